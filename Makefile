@@ -1,0 +1,47 @@
+# Everything here starts from a machine with Python 3.11+ and make, nothing else.
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+# Optional parts to install, for example: make test EXTRAS="--extra gpu"
+EXTRAS ?=
+
+UV := .tools/bin/uv
+K3 := .venv/bin/k3
+
+.PHONY: help setup demo test lint test-slow test-engines docs clean
+
+help:
+	@echo "make demo          set up, then run the main job on Kimi-K3's real geometry"
+	@echo "make test          set up, then lint, type-check and run the default suite"
+	@echo "make test-slow     the slower suites, without engines"
+	@echo "make test-engines  the suites against real engine wheels"
+	@echo "make docs          redraw the generated parts of docs/"
+
+setup: .venv/.ready
+
+$(UV):
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+.venv/.ready: $(UV) pyproject.toml uv.lock
+	$(UV) sync --quiet --frozen --python $(PYTHON) $(EXTRAS)
+	@touch $@
+
+demo: setup
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" sh examples/demo.sh
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+test: lint
+	.venv/bin/pytest -n 2
+
+test-slow: setup
+	.venv/bin/pytest -m slow
+
+docs: setup
+	.venv/bin/python docs/draw_house.py
+
+clean:
+	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis demo

@@ -1,0 +1,91 @@
+"""The one output sink: data to stdout as a table for people or as JSON, talk to stderr.
+
+Every verb makes one `Output` and gives its result to `result`, so `--json` means the same everywhere.
+Exit codes: 0 yes, 1 no (a verdict), 2 wrong use, 3 failure.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from k3stack.errors import K3Error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["NO", "YES", "JsonFlag", "Output", "Report", "report_error"]
+
+YES, NO = 0, 1
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+
+Report = Callable[[int, "int | None", str], None]
+"""Called with (done, total or None, what) while a long job runs."""
+
+
+class Output:
+    """Where a verb's result goes.
+
+    Args:
+        as_json: one JSON value on stdout instead of tables.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def result(self, value: object, show: Callable[[Console], None]) -> None:
+        """Print a verb's result: `value` as JSON, or what `show` draws on the console."""
+        if self.as_json:
+            from k3stack.values import dump
+
+            sys.stdout.write(json.dumps(dump(value), indent=2, ensure_ascii=False) + "\n")
+            return
+        from rich.console import Console
+
+        wide = sys.stdout.isatty()
+        show(Console(file=sys.stdout, highlight=False, soft_wrap=not wide, width=None if wide else 110))
+
+    def text(self, text: str, value: object) -> None:
+        """Print text that is itself the product (a command, a manifest), byte for byte, or its value as JSON."""
+        if self.as_json:
+            self.result(value, lambda _: None)
+        else:
+            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+    def note(self, text: str) -> None:
+        """Say something to the person at the terminal; never part of the result."""
+        sys.stderr.write(text + "\n")
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Report]:
+        """A progress bar on stderr for work that may pass two seconds; silent where stderr is no terminal."""
+        if not sys.stderr.isatty():
+            yield lambda done, total, what: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(title, total=None)
+
+            def report(done: int, total: int | None, what: str) -> None:
+                bar.update(task, completed=done, total=total, description=f"{title} {what}".rstrip())
+
+            yield report
+
+
+def report_error(error: K3Error, as_json: bool) -> None:
+    """Print an error the user can act on: what, where, what next."""
+    if as_json:
+        body = {"kind": type(error).__name__, "what": error.what, "where": error.where, "next": error.hint}
+        sys.stdout.write(json.dumps({"error": body}, indent=2, ensure_ascii=False) + "\n")
+    where = f"{error.where}: " if error.where else ""
+    sys.stderr.write(f"error: {where}{error.what}\n")
+    if error.hint:
+        sys.stderr.write(f"next:  {error.hint}\n")

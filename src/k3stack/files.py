@@ -1,0 +1,75 @@
+"""Writing files so that a final name never holds half a file, and names that stay in their folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from k3stack.errors import CheckpointError
+
+__all__ = ["atomic_write", "inside", "require_inside", "sync_folder", "write_text"]
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a binary file that becomes `path` when the block ends well, and vanishes when it does not.
+
+    The bytes go to a temporary name in the same folder, are synced, then renamed; the folder is synced last, so
+    that the name survives a power loss too.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes private files; ours are ordinary ones
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text through `atomic_write`."""
+    with atomic_write(path) as file:
+        file.write(text.encode())
+
+
+def inside(name: str) -> bool:
+    """Whether `name`, read from a file we do not trust, is a plain relative path that stays in its folder.
+
+    >>> [inside(n) for n in ("model-00001.safetensors", "a/b", "../x", "/etc/x", "a/../../x", "", "a\\\\b")]
+    [True, True, False, False, False, False, False]
+    """
+    if not name or "\0" in name or "\\" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and path.parts != ()
+
+
+def require_inside(name: str, *, where: str | Path) -> str:
+    """`name` if it stays in its folder.
+
+    Raises:
+        CheckpointError: it does not; `where` says which file named it.
+    """
+    if not inside(name):
+        raise CheckpointError(f"names the path {name!r}, which leaves its folder", where=where)
+    return name
