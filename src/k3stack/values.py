@@ -7,7 +7,6 @@ the tests all see one JSON form. Integers stay integers: sizes here pass 2^53 on
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from k3stack.errors import InputError
@@ -29,11 +28,16 @@ class Origin(StrEnum):
     ESTIMATED = "estimated"
 
 
-@lru_cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
+_adapters: dict[Any, Any] = {}
 
-    return TypeAdapter(kind)
+
+def _adapter(kind: Any) -> Any:
+    """The pydantic adapter of a dataclass, made once: making one costs milliseconds."""
+    if kind not in _adapters:
+        from pydantic import TypeAdapter
+
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def dump(value: object) -> Any:
