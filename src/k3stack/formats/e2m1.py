@@ -51,7 +51,8 @@ def encode(values: Floats) -> Bytes:
     tie = (code < 7) & (magnitude == _MIDPOINTS[np.minimum(code, 6)])
     code = code + (tie & (code % 2 == 1))
     sign = np.signbit(values).astype(np.uint8) << np.uint8(3)
-    return code.astype(np.uint8) | sign
+    signed: Bytes = code.astype(np.uint8) | sign
+    return signed
 
 
 def pack(codes: Bytes) -> Bytes:

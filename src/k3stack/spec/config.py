@@ -194,7 +194,7 @@ def parse_config(data: Any, *, where: str | Path = "config.json") -> Config:
     if multimodal:
         unknown = [key for key in data if key not in _WRAPPER_KEYS and not _inert(key)]
         if unknown:
-            raise _unknown(unknown[0], where)
+            raise _unknown(f"{where}: {unknown[0]}")
         if not isinstance(vision, Mapping):
             raise ConfigError("is missing, or no object", where=f"{where}: vision_config")
         _agree_with_text(data, text, where)
@@ -214,10 +214,10 @@ def _inert(key: str) -> bool:
     return key in INERT or key.startswith("_")
 
 
-def _unknown(key: str, where: str | Path) -> ConfigError:
+def _unknown(where: str) -> ConfigError:
     return ConfigError(
         "is a field this version does not know, so its effect on shapes and memory is unknown",
-        where=f"{where}: {key}",
+        where=where,
         hint="If it changes nothing, remove it; otherwise a newer k3stack is needed.",
     )
 
@@ -232,7 +232,7 @@ def _part(kind: type[P], data: Any, where: str) -> P:
         first = error.errors()[0]
         name = where + ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise _unknown(name.removeprefix(where), where.rstrip(": ")) from error
+            raise _unknown(name) from error
         if first["type"] == "missing":
             raise ConfigError("is missing", where=name) from error
         raise ConfigError(f"is {first['input']!r}: {first['msg'].lower()}", where=name) from error

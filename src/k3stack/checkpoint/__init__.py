@@ -1,0 +1,1 @@
+"""Checkpoints on disk or on a hub: inspect one, make a tiny one."""

@@ -1,0 +1,48 @@
+"""Writing a checkpoint's files, each to a temporary name, synced, then renamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from k3stack.checkpoint.header import Entry, build_header
+from k3stack.files import atomic_write, write_text
+
+__all__ = ["write_index", "write_json", "write_shard"]
+
+
+def write_shard(path: Path, entries: Iterable[Entry], payload: Callable[[Entry], bytes]) -> int:
+    """Write one safetensors file as the release's were written; one tensor at a time is in memory.
+
+    Args:
+        path: its final name.
+        entries: the tensors, in any order.
+        payload: gives the bytes of one tensor.
+
+    Returns:
+        The payload's bytes.
+    """
+    header, ordered = build_header(entries)
+    total = 0
+    with atomic_write(path) as file:
+        file.write(header)
+        for entry in ordered:
+            data = payload(entry)
+            if len(data) != entry.size_bytes:
+                raise AssertionError(f"{entry.name}: {len(data)} bytes made, {entry.size_bytes} promised")
+            file.write(data)
+            total += len(data)
+    return total
+
+
+def write_index(folder: Path, weight_map: Mapping[str, str], payload_bytes: int) -> None:
+    """Write model.safetensors.index.json."""
+    index = {"metadata": {"total_size": payload_bytes}, "weight_map": dict(sorted(weight_map.items()))}
+    write_json(folder / "model.safetensors.index.json", index)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON for people and engines: indented, UTF-8, a line feed at the end."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,45 @@
+"""`k3 tiny`: write a tiny checkpoint."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from k3stack.cli.output import JsonFlag, Output
+
+__all__ = ["SchemeName", "tiny"]
+
+
+class SchemeName(StrEnum):
+    """The schemes, without importing what they mean."""
+
+    MXFP4 = "mxfp4"
+    NVFP4_MIXED = "nvfp4-mixed"
+    NVFP4_EXPERTS = "nvfp4-experts"
+    FP8_BLOCK = "fp8-block"
+    BF16 = "bf16"
+
+
+def tiny(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; it must not be there yet.")],
+    scheme: Annotated[SchemeName, typer.Option(help="How the weights are stored.")] = SchemeName.MXFP4,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model in every scheme.")] = 0,
+    layers: Annotated[int, typer.Option(min=4, help="Decoder layers.")] = 5,
+    experts: Annotated[int, typer.Option(min=4, help="Routed experts per layer.")] = 16,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a small checkpoint with K3's architecture, tensor names and number formats."""
+    from k3stack.checkpoint.tiny import TinyShape, write_tiny
+    from k3stack.spec.schemes import Scheme
+    from k3stack.values import format_bytes
+
+    output = Output(as_json)
+    with output.progress("writing") as progress:
+        shape = TinyShape(layers=layers, experts=experts)
+        made = write_tiny(folder, Scheme(scheme.value), seed, shape, progress)
+    size = format_bytes(made.payload_bytes)
+    text = f"{made.folder}: {made.scheme}, {made.tensors:,} tensors in {made.shards} shards, {size}, seed {made.seed}"
+    output.result(made, lambda console: console.print(text))
