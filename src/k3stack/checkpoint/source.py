@@ -243,9 +243,9 @@ def open_source(where: str, revision: str | None = None) -> Source:
         UsageError: it is none of these.
     """
     path = Path(where)
-    if path.is_dir():
+    if where and path.is_dir():
         return FolderSource(path)
-    if path.is_file():
+    if where and path.is_file():
         raise UsageError("is a file", where=where, hint="Point at the folder that holds config.json and the shards.")
     if where == BUILT_IN:
         return BuiltInSource()

@@ -1,0 +1,1 @@
+"""What each engine accepts and needs: rules with source and date."""

@@ -1,0 +1,1 @@
+"""GPUs and nodes: the table of those k3stack knows."""

@@ -1,0 +1,130 @@
+"""The command line: speed, one JSON form, exit codes, no tracebacks."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from k3stack.checkpoint.inspect import InspectReport
+from k3stack.plan import Plan
+from k3stack.recipe.deployment import Deployment
+from k3stack.values import load
+from tests.cli.run import k3
+
+K3 = [sys.executable, "-c", "from k3stack.cli.main import main; main()"]
+
+
+def median_seconds(command: list[str]) -> float:
+    times = []
+    for _ in range(10):
+        begin = time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level packages that running `code` has imported."""
+    probe = f"import sys, contextlib\nwith contextlib.suppress(SystemExit):\n    {code}\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", probe], check=True, capture_output=True, text=True)
+    return {name.partition(".")[0] for name in ran.stdout.splitlines()[-1].split()}
+
+
+HEAVY = {"torch", "numpy", "pydantic", "rich", "yaml", "httpx", "huggingface_hub", "safetensors", "asyncio"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import k3stack",
+        "sys.argv[1:] = ['--help']; from k3stack.cli.main import main; main()",
+    ],
+)
+def test_nothing_heavy_is_loaded_for_help(code: str) -> None:
+    assert not loaded_by(code) & HEAVY
+
+
+@pytest.mark.parametrize("room", ["spec", "formats", "checkpoint.inspect", "plan.plan", "recipe.build"])
+def test_no_room_on_the_line_needs_torch(room: str) -> None:
+    assert not loaded_by(f"import k3stack.{room}") & {"torch", "starlette", "uvicorn"}
+
+
+@pytest.mark.slow
+def test_help_and_import_are_quick() -> None:
+    """Wall time of whole processes, so only where nothing else runs; benchmarks/startup.py prints the figures."""
+    assert median_seconds([*K3, "--help"]) < 0.150
+    assert median_seconds([sys.executable, "-c", "import k3stack"]) < 0.150
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["inspect", "kimi-k3", "--json"], InspectReport),
+        (["plan", "kimi-k3", "--hardware", "b300", "--json"], Plan),
+        (["recipe", "kimi-k3", "--hardware", "b300", "--scheme", "nvfp4-mixed", "--json"], Deployment),
+    ],
+)
+def test_json_reads_back_as_the_value(arguments: list[str], kind: type) -> None:
+    ran = k3(*arguments)
+    assert ran.code == 0
+    load(kind, json.loads(ran.out))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--version"], 0),
+        ([], 2),
+        (["inspect"], 2),
+        (["inspect", "nothing"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300"], 0),
+        (["plan", "kimi-k3", "--hardware", "h200"], 1),
+        (["plan", "kimi-k3", "--hardware", "b400"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--gpus", "0"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--gpus", "7"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--tp", "4"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--dcp", "3"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--context", "1048577"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--utilization", "-1"], 2),
+        (["plan", "kimi-k3", "--hardware", "b300", "--pp", "9"], 2),
+        (["recipe", "kimi-k3", "--hardware", "h200"], 1),
+        (["recipe", "kimi-k3", "--hardware", "b300"], 2),
+        (["tiny", "/proc/x/y"], 2),
+    ],
+)
+def test_exit_codes(arguments: list[str], code: int) -> None:
+    ran = k3(*arguments)
+    assert ran.code == code, ran
+    assert "Traceback" not in ran.err
+
+
+def test_errors_are_json_too() -> None:
+    ran = k3("plan", "kimi-k3", "--hardware", "b400", "--json")
+    error = json.loads(ran.out)["error"]
+    assert error["kind"] == "NotKnownError" and "b300" in error["next"]
+
+
+def test_tiny_then_inspect_as_a_user_would(tmp_path: Path) -> None:
+    assert k3("tiny", str(tmp_path / "t"), "--scheme", "nvfp4-mixed", "--seed", "3").code == 0
+    ran = k3("inspect", str(tmp_path / "t"))
+    assert ran.code == 0 and "no fault found" in ran.out
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = " ".join(
+        ["exec", sys.executable, "-c", "'from k3stack.cli.main import main; main()'", "inspect", "kimi-k3"]
+    )
+    ran = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | head -n 1"], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in ran.stderr and "BrokenPipe" not in ran.stderr
+
+
+def test_explain_gives_every_setting_its_source() -> None:
+    ran = k3("recipe", "kimi-k3", "--hardware", "b300", "--scheme", "nvfp4-mixed", "--explain")
+    assert ran.code == 0
+    assert "model card" in ran.out and "2026-08-14" in ran.out
