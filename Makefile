@@ -23,7 +23,7 @@ $(UV):
 	.tools/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 .venv/.ready: $(UV) pyproject.toml uv.lock
-	$(UV) sync --quiet --frozen --python $(PYTHON) $(EXTRAS)
+	$(UV) sync --quiet --frozen --system-certs --python $(PYTHON) $(EXTRAS)
 	@touch $@
 
 demo: setup
