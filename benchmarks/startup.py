@@ -39,9 +39,8 @@ def main() -> None:
     if INDEX.is_dir():
         commands["k3 inspect (Moonshot's config and index)"] = [K3, "inspect", str(INDEX)]
     for name, taken in times(commands).items():
-        print(
-            f"{name:42} median {statistics.median(taken) * 1000:7.0f} ms   min {min(taken) * 1000:7.0f} ms   (measured)"
-        )
+        middle, least = statistics.median(taken) * 1000, min(taken) * 1000
+        print(f"{name:42} median {middle:7.0f} ms   min {least:7.0f} ms   (measured)")
 
 
 if __name__ == "__main__":

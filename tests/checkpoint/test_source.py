@@ -4,7 +4,6 @@ import http.server
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from tests.paths import K3, needs_shared
 
 @needs_shared
 def test_moonshots_files_without_a_shard() -> None:
-    begin = time.perf_counter()
     report = inspect(open_source(str(K3)))
-    assert time.perf_counter() - begin < 4  # 2 s is the promise, measured whole in benchmarks/inspect.py
     assert report.looked is Looked.INDEX
     assert report.sound and report.release
     assert report.sizes.file_bytes == 1_560_936_091_448

@@ -14,6 +14,8 @@ from k3stack.plan import Plan
 from k3stack.recipe.deployment import Deployment
 from k3stack.values import load
 from tests.cli.run import k3
+from tests.paths import K3 as MOONSHOT
+from tests.paths import needs_shared
 
 K3 = [sys.executable, "-c", "from k3stack.cli.main import main; main()"]
 
@@ -58,6 +60,12 @@ def test_help_and_import_are_quick() -> None:
     """Wall time of whole processes, so only where nothing else runs; benchmarks/startup.py prints the figures."""
     assert median_seconds([*K3, "--help"]) < 0.150
     assert median_seconds([sys.executable, "-c", "import k3stack"]) < 0.150
+
+
+@pytest.mark.slow
+@needs_shared
+def test_moonshots_index_is_inspected_in_two_seconds() -> None:
+    assert median_seconds([*K3, "inspect", str(MOONSHOT)]) < 2
 
 
 @pytest.mark.parametrize(
