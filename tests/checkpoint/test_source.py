@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from k3stack.checkpoint.inspect import Looked, inspect
+from k3stack.checkpoint.inspect import inspect
+from k3stack.checkpoint.scan import Looked
 from k3stack.checkpoint.source import HubSource, open_source
 from k3stack.errors import UnavailableError, UsageError
 from tests.cli.run import k3

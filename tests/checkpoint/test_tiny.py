@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from k3stack.checkpoint.inspect import Looked, inspect
-from k3stack.checkpoint.scan import Depth
+from k3stack.checkpoint.inspect import inspect
+from k3stack.checkpoint.scan import Depth, Looked
 from k3stack.checkpoint.source import open_source
 from k3stack.checkpoint.tiny import TinyShape, write_tiny
 from k3stack.errors import UsageError

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 
 from k3stack.checkpoint.faults import Fault, FaultKind, ShardError
 from k3stack.checkpoint.header import Header, StoredTensor, read_header
 from k3stack.checkpoint.observe import observe
-from k3stack.checkpoint.scan import Depth, scan_payload
+from k3stack.checkpoint.scan import Depth, Looked, scan_payload
 from k3stack.checkpoint.source import Source
 from k3stack.errors import CheckpointError
 from k3stack.files import inside
@@ -27,15 +26,6 @@ from k3stack.spec.sizes import Sizes, measure
 from k3stack.spec.tensors import Component, Family, TensorSpec, families, tensors
 
 __all__ = ["InspectReport", "Looked", "StoredAs", "inspect"]
-
-
-class Looked(StrEnum):
-    """How deep an inspection went."""
-
-    INDEX = "index only"
-    HEADERS = "headers"
-    SCALES = "headers and scales"
-    ALL = "headers and all data"
 
 
 @dataclass(frozen=True, slots=True)

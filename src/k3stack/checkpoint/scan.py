@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from k3stack.checkpoint.header import Header
-    from k3stack.checkpoint.inspect import Looked
     from k3stack.checkpoint.source import Source
 
-__all__ = ["Depth", "scan_payload"]
+__all__ = ["Depth", "Looked", "scan_payload"]
 
 CHUNK_BYTES = 1 << 26
 AUTO_LIMIT_BYTES = 2 * 10**9
@@ -33,6 +32,15 @@ class Depth(StrEnum):
     HEADERS = "headers"
     SCALES = "scales"
     ALL = "all"
+
+
+class Looked(StrEnum):
+    """How deep an inspection went."""
+
+    INDEX = "index only"
+    HEADERS = "headers"
+    SCALES = "headers and scales"
+    ALL = "headers and all data"
 
 
 FaultSink = Callable[[FaultKind, str, str, int], None]
@@ -56,8 +64,6 @@ def scan_payload(
         fault: called with (kind, where, what, count).
         report: told (done bytes, total, what).
     """
-    from k3stack.checkpoint.inspect import Looked
-
     wanted = [
         (shard, name, tensor)
         for shard, header in headers.items()
