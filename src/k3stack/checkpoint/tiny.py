@@ -27,7 +27,7 @@ from k3stack.errors import UsageError
 from k3stack.files import sync_folder
 from k3stack.formats import bf16, e4m3, fp8_block, mxfp4, nvfp4
 from k3stack.formats.arrays import Floats
-from k3stack.spec.declare import declare, exclude_modules, quantized_layers
+from k3stack.spec.declare import declare, hf_quant_config
 from k3stack.spec.dtypes import DType
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3_config
@@ -172,20 +172,6 @@ def write_tiny(
         shutil.rmtree(building, ignore_errors=True)
         raise
     return TinyReport(str(folder), scheme, seed, len(weight_map), len(by_shard), payload_bytes)
-
-
-def hf_quant_config(spec: ModelSpec) -> dict[str, Any]:
-    """hf_quant_config.json of the nvfp4-mixed scheme, as Model Optimizer writes it."""
-    return {
-        "producer": {"name": "modelopt", "version": "0.45.0"},
-        "quantization": {
-            "quant_algo": "MIXED_PRECISION",
-            "kv_cache_quant_algo": None,
-            "group_size": 16,
-            "quantized_layers": quantized_layers(spec),
-            "exclude_modules": exclude_modules(spec),
-        },
-    }
 
 
 class _Maker:

@@ -63,15 +63,21 @@ class Output:
         sys.stderr.write(text + "\n")
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Report]:
-        """A progress bar on stderr for work that may pass two seconds; silent where stderr is no terminal."""
+    def progress(self, title: str, unit: str = "") -> Iterator[Report]:
+        """A progress bar on stderr for work that may pass two seconds; silent where stderr is no terminal.
+
+        With the unit "bytes" it shows how much is done, how fast, and the time left.
+        """
         if not sys.stderr.isatty():
             yield lambda done, total, what: None
             return
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        columns = [*Progress.get_default_columns()]
+        if unit == "bytes":
+            columns = [*columns[:2], DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()]
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=None)
 
             def report(done: int, total: int | None, what: str) -> None:

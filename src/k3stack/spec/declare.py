@@ -14,7 +14,7 @@ from typing import Any
 from k3stack.spec.model import Attention, LayerSpec, ModelSpec
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["ATTENTION_MODULES", "declare", "exclude_modules", "quantized_layers"]
+__all__ = ["ATTENTION_MODULES", "declare", "exclude_modules", "hf_quant_config", "quantized_layers"]
 
 ATTENTION_MODULES = {
     Attention.KDA: ("q_proj", "k_proj", "v_proj", "g_proj", "o_proj", "f_a_proj", "f_b_proj", "b_proj"),
@@ -185,3 +185,17 @@ def exclude_modules(spec: ModelSpec) -> list[str]:
         "vision_tower*",
         "mm_projector*",
     ]
+
+
+def hf_quant_config(spec: ModelSpec) -> dict[str, Any]:
+    """hf_quant_config.json of the nvfp4-mixed scheme, as Model Optimizer writes it."""
+    return {
+        "producer": {"name": "modelopt", "version": "0.45.0"},
+        "quantization": {
+            "quant_algo": "MIXED_PRECISION",
+            "kv_cache_quant_algo": None,
+            "group_size": 16,
+            "quantized_layers": quantized_layers(spec),
+            "exclude_modules": exclude_modules(spec),
+        },
+    }

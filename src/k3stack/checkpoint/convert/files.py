@@ -1,0 +1,72 @@
+"""Byte ranges of open files: copied inside the kernel where it can, read whole, written whole, compared."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from k3stack.errors import CheckpointError
+
+__all__ = ["copy_range", "read_exactly", "same_range", "write_all"]
+
+CHUNK_BYTES = 1 << 23
+_NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
+
+
+def copy_range(source: int, target: int, source_at: int, target_at: int, count: int) -> None:
+    """Copy `count` bytes from one file to another at given places.
+
+    Raises:
+        OSError: the disk is full or fails; the source is shorter than it was.
+    """
+    done = 0
+    while done < count:
+        try:
+            copied = os.copy_file_range(source, target, count - done, source_at + done, target_at + done)
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY:
+                raise
+            copied = 0
+        if copied == 0:  # another kind of file system, or the end of the file: the plain way tells which
+            data = os.pread(source, min(CHUNK_BYTES, count - done), source_at + done)
+            if not data:
+                raise OSError(errno.EIO, "the source became shorter while it was read")
+            write_all(target, data, target_at + done)
+            copied = len(data)
+        done += copied
+
+
+def read_exactly(file: int, begin: int, count: int, path: Path) -> bytes:
+    """`count` bytes from `begin`.
+
+    Raises:
+        CheckpointError: the file ends before; `path` names it.
+    """
+    data = os.pread(file, count, begin)
+    while len(data) < count:  # one call gives at most 2 GiB
+        more = os.pread(file, count - len(data), begin + len(data))
+        if not more:
+            raise CheckpointError("ended while it was read", where=path, hint="Did another program change it?")
+        data += more
+    return data
+
+
+def write_all(file: int, data: bytes, begin: int) -> None:
+    """Write all of `data` at `begin`."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, begin)
+        view, begin = view[written:], begin + written
+
+
+def same_range(left: int, right: int, left_at: int, right_at: int, count: int) -> bool:
+    """Whether two files hold the same bytes at given places."""
+    done = 0
+    while done < count:
+        size = min(CHUNK_BYTES, count - done)
+        piece = os.pread(left, size, left_at + done)
+        if not piece or piece != os.pread(right, len(piece), right_at + done):
+            return False
+        done += len(piece)
+    return True
