@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from k3stack.checkpoint.tiny import write_tiny
+from k3stack.checkpoint.tiny import TinyShape, write_tiny
 from k3stack.spec import Scheme
 
 
@@ -18,7 +18,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def get(scheme: str) -> Path:
         folder = base / scheme
         if not folder.exists():
-            write_tiny(folder, Scheme(scheme))
+            write_tiny(folder, Scheme(scheme), shape=TinyShape(experts=8))
         return folder
 
     return get

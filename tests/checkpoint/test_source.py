@@ -25,6 +25,7 @@ def test_moonshots_files_without_a_shard() -> None:
     assert report.sizes.file_bytes == 1_560_936_091_448
 
 
+@pytest.mark.slow
 @needs_shared
 def test_a_planted_name_in_moonshots_index_is_found(tmp_path: Path) -> None:
     import gzip

@@ -85,7 +85,7 @@ def test_gate_and_up_share_their_second_scale(pristine: Callable[[str], Path]) -
 
 def test_seed_decides_every_byte(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        write_tiny(tmp_path / name, Scheme.MXFP4, seed)
+        write_tiny(tmp_path / name, Scheme.MXFP4, seed, TinyShape(experts=4))
     shards = [path.name for path in (tmp_path / "a").glob("*.safetensors")]
     assert all((tmp_path / "a" / s).read_bytes() == (tmp_path / "b" / s).read_bytes() for s in shards)
     assert all((tmp_path / "a" / s).read_bytes() != (tmp_path / "c" / s).read_bytes() for s in shards)

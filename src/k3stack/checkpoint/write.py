@@ -10,7 +10,7 @@ from typing import Any
 from k3stack.checkpoint.header import Entry, build_header
 from k3stack.files import atomic_write, write_text
 
-__all__ = ["write_index", "write_json", "write_shard"]
+__all__ = ["json_text", "write_index", "write_json", "write_shard"]
 
 
 def write_shard(path: Path, entries: Iterable[Entry], payload: Callable[[Entry], bytes]) -> int:
@@ -45,4 +45,9 @@ def write_index(folder: Path, weight_map: Mapping[str, str], payload_bytes: int)
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON for people and engines: indented, UTF-8, a line feed at the end."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """What `write_json` writes."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

@@ -113,8 +113,6 @@ def show_report(report: ConversionReport, console: Console) -> None:
         f"{report.moved_blocks:,} out of range"
     )
     if report.modules:
-        console.print(
-            f"{report.modules} attention modules in FP8, scales {report.attention_scale}; rms error (measured):"
-        )
+        console.print(f"{report.modules} attention modules in FP8 ({report.attention_scale}); rms error (measured):")
         console.print("  " + ", ".join(f"{kind.kind} {kind.relative_rms:.2%}" for kind in report.attention_error))
     console.print(f"{report.file_bytes:,} bytes in {len(report.source)} shards; see conversion_report.json")

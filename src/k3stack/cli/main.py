@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import convert, inspect, plan, recipe, tiny
+from k3stack.cli import compare, convert, inspect, plan, recipe, tiny
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -44,6 +44,7 @@ def _common(
 
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
+app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.command("recipe")(recipe.recipe)
 app.command("tiny")(tiny.tiny)

@@ -65,6 +65,7 @@ class Family:
     Attributes:
         parameters: model parameters that one tensor holds (0 for scales; a packed weight counts its elements).
         shard_index: which shard holds it, from zero.
+        encoding: how the weight matrix that this is a part of is stored; None for a tensor that is no such matrix.
     """
 
     name: str
@@ -75,6 +76,12 @@ class Family:
     shard_index: int
     parameters: int
     experts: int = 0
+    encoding: Encoding | None = None
+
+    @property
+    def module(self) -> str:
+        """The name without its last part; `{expert}` stands in it for a bank."""
+        return self.name.rpartition(".")[0]
 
     @property
     def count(self) -> int:
@@ -154,6 +161,7 @@ class _Shelf:
                 self.shard_index,
                 parameters=out * into if holds_weight else 0,
                 experts=experts,
+                encoding=encoding,
             )
 
 

@@ -155,11 +155,11 @@ def _sum_of_squares(words: Words) -> float:
 
 def _strip_divided(words: Words, weight: Bytes, scales: Floats, how: AttentionScale) -> RoundingError:
     values = bf16.decode(words)
-    scale = _tile_max(words) / np.float32(e4m3.MAX)
+    scale: Floats = (_tile_max(words) / np.float32(e4m3.MAX)).astype(np.float32)
     if how is AttentionScale.NVIDIA:
         scale = bf16.decode(bf16.encode(scale))
     spread = np.where(scale > 0, scale, np.float32(1)).repeat(BLOCK)[: words.shape[1]]
-    quotient = values / spread
+    quotient: Floats = (values / spread).astype(np.float32)
     if how is AttentionScale.NVIDIA:
         quotient = bf16.decode(bf16.encode(quotient))
     weight[:] = e4m3.encode(quotient, saturate=how is AttentionScale.FP32)

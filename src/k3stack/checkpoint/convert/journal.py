@@ -2,7 +2,8 @@
 
 It lies in the target folder as `.k3-convert/`: job.json, and one small file per finished shard, each written
 atomically. So several machines can work on one folder, nothing is rewritten as the number of shards grows, and a
-conversion that was killed goes on where it stopped. It is removed when the last step has written index, config.json and report.
+conversion that was killed goes on where it stopped. It is removed when the last step has written index, config.json
+and report.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ class _Conversion:
         self.encoding = job.scheme.expert
         self.result = ShardResult(job.shard)
         self.checksums: dict[str, int] = {}
+        self.source_checksums: dict[str, int] = {}
         self.input = os.open(self.path, os.O_RDONLY)
         try:
             self.header = self._read_header(self.input, self.path)
@@ -182,8 +183,7 @@ class _Conversion:
             self._put(output, f"{module}.{name}", data)
 
     def _write_attention(self, output: int, module: str, tensor: StoredTensor) -> None:
-        data = read_exactly(self.input, self._at(tensor), tensor.end - tensor.begin, self.path)
-        words = np.frombuffer(data, np.uint16).reshape(tensor.shape)
+        words = np.frombuffer(self._read(f"{module}.weight"), np.uint16).reshape(tensor.shape)
         try:
             made = quantize_attention(words, self.job.attention_scale)
         except FormatError as error:
@@ -228,10 +228,17 @@ class _Conversion:
     def _scale_of(self, module: str) -> Bytes:
         name = f"{module}.weight_scale"
         if name in self.header.tensors:
-            tensor = self.header.tensors[name]
-            data = read_exactly(self.input, self._at(tensor), tensor.end - tensor.begin, self.path)
-            return np.frombuffer(data, np.uint8).reshape(tensor.shape)
+            return np.frombuffer(self._read(name), np.uint8).reshape(self.header.tensors[name].shape)
         return _read_elsewhere(Path(self.job.source) / self.job.elsewhere[name], name)
+
+    def _read(self, name: str) -> bytes:
+        """The bytes of a source tensor that is computed with; they must be the same when all is read again."""
+        tensor = self.header.tensors[name]
+        data = read_exactly(self.input, self._at(tensor), tensor.end - tensor.begin, self.path)
+        checksum = zlib.crc32(data)
+        if self.source_checksums.setdefault(name, checksum) != checksum:
+            raise self._not_what_was_written(name)
+        return data
 
     # Proof
 
@@ -251,6 +258,8 @@ class _Conversion:
                 continue
             if not same_range(self.input, output, self._at(tensor), self.offsets[kept], tensor.end - tensor.begin):
                 raise self._not_what_was_written(kept)
+        for name in self.source_checksums:
+            self._read(name)
         sizes = {entry: self.offsets[entry] for entry in self.checksums}
         order = sorted(self.offsets.values())
         ends = dict(zip(order, [*order[1:], self.result.target_bytes], strict=True))
