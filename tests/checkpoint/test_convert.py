@@ -261,12 +261,12 @@ def test_a_source_that_changes_between_writing_and_reading_back(
     source = Path(shutil.copytree(wide, tmp_path / "source"))
     verify = module._Conversion._verify
 
-    def flip_then_verify(self: Any, output: int, header: bytes) -> None:
+    def flip_then_verify(self: Any, *arguments: Any) -> None:
         path = source / self.job.shard
         data = bytearray(path.read_bytes())
         data[-1] ^= 1  # the last byte is a code or a scale of an expert, or of a plain tensor
         path.write_bytes(data)
-        verify(self, output, header)
+        verify(self, *arguments)
 
     monkeypatch.setattr(module._Conversion, "_verify", flip_then_verify)
     with pytest.raises(CheckpointError, match="read back differs"):

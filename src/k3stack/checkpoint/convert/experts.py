@@ -23,7 +23,7 @@ import numpy as np
 
 from k3stack.errors import FormatError
 from k3stack.formats import e2m1, e4m3, e8m0
-from k3stack.formats.arrays import Bytes
+from k3stack.formats.arrays import Bytes, Words
 from k3stack.formats.groups import grouped, merged
 
 __all__ = ["WINDOW", "Blocks", "Recoded", "recode", "scale_2", "shared_top"]
@@ -89,11 +89,11 @@ def scale_2(top: int) -> np.float32:
 
 
 @lru_cache(maxsize=256)
-def _scale_table(top: int) -> Bytes:
-    """E4M3 byte for each MXFP4 scale byte, below the window the smallest scale."""
+def _scale_table(top: int) -> Words:
+    """Two equal E4M3 bytes, as one word, for each MXFP4 scale byte; below the window the smallest scale."""
     exponent = np.arange(256) - top + 8
     powers = np.ldexp(1.0, np.clip(exponent, 8 - WINDOW, 8)).astype(np.float32)
-    return e4m3.encode(powers)
+    return e4m3.encode(powers).astype(np.uint16) * np.uint16(0x0101)
 
 
 @lru_cache(maxsize=256)
@@ -127,7 +127,7 @@ def recode(packed: Bytes, scale: Bytes, top: int) -> Recoded:
     """
     if int(scale.max(initial=0)) > top and top != e8m0.BIAS:
         raise FormatError(f"has a scale byte above the shared maximum {top}")
-    new_scale = _scale_table(top)[scale].repeat(2, axis=-1)
+    new_scale = _scale_table(top).take(scale, mode="clip").view(np.uint8)
     if top - int(scale.min(initial=top)) <= WINDOW:
         return Recoded(None, new_scale, Blocks(scale.size))
     below = top - WINDOW - scale.astype(np.int16)

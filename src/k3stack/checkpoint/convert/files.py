@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from k3stack.errors import CheckpointError
+import numpy as np
 
-__all__ = ["copy_range", "read_exactly", "same_range", "write_all"]
+from k3stack.errors import CheckpointError
+from k3stack.formats.arrays import Bytes
+
+__all__ = ["copy_range", "mapped", "read_exactly", "write_all"]
 
 CHUNK_BYTES = 1 << 23
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
@@ -60,13 +66,8 @@ def write_all(file: int, data: bytes, begin: int) -> None:
         view, begin = view[written:], begin + written
 
 
-def same_range(left: int, right: int, left_at: int, right_at: int, count: int) -> bool:
-    """Whether two files hold the same bytes at given places."""
-    done = 0
-    while done < count:
-        size = min(CHUNK_BYTES, count - done)
-        piece = os.pread(left, size, left_at + done)
-        if not piece or piece != os.pread(right, len(piece), right_at + done):
-            return False
-        done += len(piece)
-    return True
+@contextmanager
+def mapped(file: int) -> Iterator[Bytes]:
+    """The whole of an open file as an array of bytes, mapped into memory, read-only."""
+    # Not closed by hand: slices may outlive this block in an exception's frames, and the last of them frees it.
+    yield np.frombuffer(mmap.mmap(file, 0, access=mmap.ACCESS_READ), np.uint8)

@@ -19,7 +19,7 @@ import numpy as np
 
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError, quantize_attention
 from k3stack.checkpoint.convert.experts import Blocks, recode, scale_2, shared_top
-from k3stack.checkpoint.convert.files import copy_range, read_exactly, same_range, write_all
+from k3stack.checkpoint.convert.files import copy_range, mapped, read_exactly, write_all
 from k3stack.checkpoint.header import Entry, Header, StoredTensor, build_header, read_header
 from k3stack.errors import CheckpointError, FormatError
 from k3stack.files import sync_folder
@@ -29,6 +29,7 @@ from k3stack.spec.schemes import Encoding, Scheme
 __all__ = ["ShardJob", "ShardResult", "convert_shard"]
 
 Advance = Callable[[int], None]
+FLUSH_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class _Conversion:
         self.result = ShardResult(job.shard)
         self.checksums: dict[str, int] = {}
         self.source_checksums: dict[str, int] = {}
+        self.copied: list[_Copied] = []
         self.input = os.open(self.path, os.O_RDONLY)
         try:
             self.header = self._read_header(self.input, self.path)
@@ -102,12 +104,12 @@ class _Conversion:
             header, ordered = build_header(self._entries())
             self._place(header, ordered)
             os.ftruncate(output, self.result.target_bytes)
-            with ThreadPoolExecutor(2) as threads:
+            with ThreadPoolExecutor(3) as threads:
                 digest = threads.submit(self._digest)
                 write_all(output, header, 0)
-                self._write(output)
+                self._write(output, threads)
                 synced = threads.submit(os.fsync, output)
-                self._verify(output, header)
+                self._verify(output, header, threads)
                 synced.result()
                 self.result.source_sha256 = digest.result()
             umask = os.umask(0)
@@ -159,24 +161,37 @@ class _Conversion:
 
     # Writing
 
-    def _write(self, output: int) -> None:
+    def _write(self, output: int, threads: ThreadPoolExecutor) -> None:
+        unsynced, flushing = 0, threads.submit(os.fdatasync, output)
         for name, tensor in self.header.tensors.items():
             module, _, suffix = name.rpartition(".")
+            size = tensor.end - tensor.begin
             if self._is_expert(name):
                 if suffix == "weight_packed":
                     self._write_expert(output, module, tensor)
             elif module in self.job.attention and suffix == "weight":
                 self._write_attention(output, module, tensor)
             else:
-                copy_range(self.input, output, self._at(tensor), self.offsets[name], tensor.end - tensor.begin)
-            self.advance(tensor.end - tensor.begin)
+                self._copy(output, tensor, name)
+            self.advance(size)
+            unsynced += size
+            if unsynced > FLUSH_BYTES and flushing.done():  # the disk works while we do
+                flushing.result()
+                unsynced, flushing = 0, threads.submit(os.fdatasync, output)
+        flushing.result()
+
+    def _copy(self, output: int, tensor: StoredTensor, name: str) -> None:
+        """Copy a tensor's bytes unchanged to where `name` goes, and remember to compare them."""
+        copied = _Copied(name, self._at(tensor), self.offsets[name], tensor.end - tensor.begin)
+        copy_range(self.input, output, copied.source_at, copied.target_at, copied.size)
+        self.copied.append(copied)
 
     def _write_expert(self, output: int, module: str, tensor: StoredTensor) -> None:
         made = self._expert(module)
         self.result.blocks += made.blocks
         weight = self._weight_name(module)
         if made.packed is None:
-            copy_range(self.input, output, self._at(tensor), self.offsets[weight], tensor.end - tensor.begin)
+            self._copy(output, tensor, weight)
         else:
             self._put(output, weight, made.packed.tobytes())
         for name, data in made.small.items():
@@ -185,7 +200,7 @@ class _Conversion:
     def _write_attention(self, output: int, module: str, tensor: StoredTensor) -> None:
         words = np.frombuffer(self._read(f"{module}.weight"), np.uint16).reshape(tensor.shape)
         try:
-            made = quantize_attention(words, self.job.attention_scale)
+            made = quantize_attention(words, self.job.attention_scale, threads=2)
         except FormatError as error:
             raise CheckpointError(error.what, where=f"{self.path}: {module}.weight") from error
         kind = module.rpartition(".")[2]
@@ -247,25 +262,26 @@ class _Conversion:
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def _verify(self, output: int, header: bytes) -> None:
+    def _verify(self, output: int, header: bytes, threads: ThreadPoolExecutor) -> None:
         """Read back everything: copied bytes against the source, computed ones against their checksums."""
         if read_exactly(output, 0, len(header), self.path) != header:
             raise self._not_what_was_written("header")
-        for name, tensor in self.header.tensors.items():
-            module, _, suffix = name.rpartition(".")
-            kept = self._weight_name(module) if self._is_expert(name) else name
-            if kept in self.checksums or (self._is_expert(name) and suffix != "weight_packed"):
-                continue
-            if not same_range(self.input, output, self._at(tensor), self.offsets[kept], tensor.end - tensor.begin):
-                raise self._not_what_was_written(kept)
+        with mapped(self.input) as source, mapped(output) as target:
+
+            def same(copied: _Copied) -> bool:
+                left = source[copied.source_at : copied.source_at + copied.size]
+                return np.array_equal(left, target[copied.target_at : copied.target_at + copied.size])
+
+            for copied, is_same in zip(self.copied, threads.map(same, self.copied), strict=True):
+                if not is_same:
+                    raise self._not_what_was_written(copied.name)
         for name in self.source_checksums:
             self._read(name)
-        sizes = {entry: self.offsets[entry] for entry in self.checksums}
-        order = sorted(self.offsets.values())
-        ends = dict(zip(order, [*order[1:], self.result.target_bytes], strict=True))
-        for name, begin in sizes.items():
-            data = read_exactly(output, begin, ends[begin] - begin, self.path)
-            if zlib.crc32(data) != self.checksums[name]:
+        places = sorted(self.offsets.values())
+        ends = dict(zip(places, [*places[1:], self.result.target_bytes], strict=True))
+        for name, checksum in self.checksums.items():
+            begin = self.offsets[name]
+            if zlib.crc32(read_exactly(output, begin, ends[begin] - begin, self.path)) != checksum:
                 raise self._not_what_was_written(name)
 
     def _not_what_was_written(self, name: str) -> CheckpointError:
@@ -286,6 +302,16 @@ class _Conversion:
 def _stored(module: str, encoding: Encoding, out: int, into: int) -> Iterator[Entry]:
     """The tensors that hold a matrix [out, into]."""
     return (Entry(f"{module}.{part.suffix}", part.dtype, part.shape) for part in encoding.parts(out, into))
+
+
+@dataclass(frozen=True, slots=True)
+class _Copied:
+    """Bytes that were copied unchanged."""
+
+    name: str
+    source_at: int
+    target_at: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
