@@ -108,7 +108,11 @@ def write_model(folder: Path) -> None:
         plain(f"{moe}.routed_expert_down_proj.weight", LATENT, HIDDEN)
         plain(f"{moe}.routed_expert_up_proj.weight", HIDDEN, LATENT)
         ones(f"{moe}.routed_expert_norm.weight", LATENT)
-        for name, shape in (("gate", (2 * EXPERT, HIDDEN)), ("up", (2 * EXPERT, HIDDEN)), ("down", (HIDDEN, 2 * EXPERT))):
+        for name, shape in (
+            ("gate", (2 * EXPERT, HIDDEN)),
+            ("up", (2 * EXPERT, HIDDEN)),
+            ("down", (HIDDEN, 2 * EXPERT)),
+        ):
             plain(f"{moe}.shared_experts.{name}_proj.weight", *shape)
         for expert in range(EXPERTS):
             for name, rows, columns in (("w1", EXPERT, LATENT), ("w3", EXPERT, LATENT), ("w2", LATENT, EXPERT)):
@@ -126,7 +130,8 @@ def write_model(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(_config(fp8_modules), indent=1))
-    print(f"{len(tensors)} tensors, {sum(t.numel() * t.element_size() for t in tensors.values()):,} bytes in {folder}")
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    print(f"{len(tensors)} tensors, {size_bytes:,} bytes in {folder}")
 
 
 def _config(fp8_modules: list[str]) -> dict[str, Any]:
@@ -134,7 +139,14 @@ def _config(fp8_modules: list[str]) -> dict[str, Any]:
     for layer in range(1, LAYERS):
         for bank in ("block_sparse_moe.experts", "mlp.experts"):
             layers[f"model.layers.{layer}.{bank}"] = {"quant_algo": "NVFP4", "group_size": 16}
-    ignore = ["*block_sparse_moe.gate*", "*routed_expert_*", "*shared_experts*", "*_conv1d*", "*o_norm*", "*layernorm*"]
+    ignore = [
+        "*block_sparse_moe.gate*",
+        "*routed_expert_*",
+        "*shared_experts*",
+        "*_conv1d*",
+        "*o_norm*",
+        "*layernorm*",
+    ]
     ignore += ["*_res_proj*", "*_res_norm*", "model.layers.0.mlp.*", "lm_head"]
     return {
         "architectures": ["KimiLinearForCausalLM"],
@@ -213,7 +225,11 @@ def accuracy(folder: Path, patches: Path) -> None:
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         print(f"== {title} (exit code {done.returncode})")
         shown = [line for line in done.stdout.splitlines() + done.stderr.splitlines() if _worth_showing(line)]
-        print("\n".join(shown if done.returncode == 0 else done.stdout.splitlines()[-60:] + done.stderr.splitlines()[-40:]))
+        print(
+            "\n".join(
+                shown if done.returncode == 0 else done.stdout.splitlines()[-60:] + done.stderr.splitlines()[-40:]
+            )
+        )
         log = os.environ.get("LOG_DIR")
         if log:
             (Path(log) / f"{title.replace(' ', '-').replace(',', '')}.log").write_text(done.stdout + done.stderr)
@@ -221,7 +237,9 @@ def accuracy(folder: Path, patches: Path) -> None:
 
 
 def _worth_showing(line: str) -> bool:
-    return any(word in line for word in ("Kimi-K3 runtime patch", "RESULT", "FP8 linear", "Selected", "kernel for"))
+    return any(
+        word in line for word in ("Kimi-K3 runtime patch", "RESULT", "FP8 linear", "Selected", "kernel for")
+    )
 
 
 def measure(folder: Path) -> None:
@@ -239,8 +257,12 @@ def measure(folder: Path) -> None:
         kernel_config={"linear_backend": "triton", "enable_flashinfer_autotune": False},
     )
     prompt: Any = {"prompt_token_ids": list(range(3, 67))}
-    answer = engine.generate([prompt], SamplingParams(max_tokens=16, temperature=0.0, detokenize=False))
-    print("RESULT tokens", list(answer[0].outputs[0].token_ids))
+    answer = engine.generate(
+        [prompt], SamplingParams(max_tokens=16, temperature=0.0, detokenize=False, prompt_logprobs=0)
+    )
+    total = sum(next(iter(token.values())).logprob for token in answer[0].prompt_logprobs[1:])
+    print("RESULT tokens", list(answer[0].outputs[0].token_ids), "prompt log-probability", round(total, 4))
+    gc.unfreeze()  # the engine has frozen its objects, which hides them from the next line
     layers = [o for o in gc.get_objects() if type(o).__name__ == "KimiK3MergedQKVGateLinear"]
     if not layers:
         return  # the model lives in another process; the tokens above are the proof
@@ -266,7 +288,9 @@ def measure(folder: Path) -> None:
         error = (output[:, rows] - expected[:, rows]).norm() / expected[:, rows].norm()
         print(f"RESULT relative error {name}: {error.item():.4f}")
     first = gate_from + gate[gate % BLOCK < 64].view(-1, 64)
-    worst = ((output[:, first] - expected[:, first]).norm(dim=(0, 2)) / expected[:, first].norm(dim=(0, 2))).tolist()
+    worst = (
+        (output[:, first] - expected[:, first]).norm(dim=(0, 2)) / expected[:, first].norm(dim=(0, 2))
+    ).tolist()
     print("RESULT per gate block, first half:", " ".join(f"{error:.3f}" for error in worst))
 
 
@@ -275,7 +299,8 @@ def cost() -> None:
     """Time one fused projection at K3's true sizes, laid out in four ways, in CUDA graphs, runs interleaved."""
     import torch
 
-    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton block-FP8 kernel; microseconds, median")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, Triton block-FP8 kernel")
+    print("median microseconds")
     print("tp tokens | as shipped (wrong) | dead rows inside | permuted | gate apart | ratios to as shipped")
     for tp in (1, 8):
         for tokens in (1, 16, 128, 1024, 8192):
@@ -286,9 +311,13 @@ def cost() -> None:
                 for name, graph in graphs.items():
                     times[name].append(_microseconds(graph))
             medians = [statistics.median(times[name]) for name in ways]
-            ratios = [statistics.median(b / a for a, b in zip(times["shipped"], t, strict=True)) for t in times.values()]
+            ratios = [
+                statistics.median(b / a for a, b in zip(times["shipped"], t, strict=True)) for t in times.values()
+            ]
             print(
-                f"{tp:2} {tokens:6} | " + " | ".join(f"{m:8.1f}" for m in medians) + " | "
+                f"{tp:2} {tokens:6} | "
+                + " | ".join(f"{m:8.1f}" for m in medians)
+                + " | "
                 + " ".join(f"{r:.3f}" for r in ratios[1:])
             )
 
@@ -313,7 +342,8 @@ def _ways(tp: int, tokens: int) -> dict[str, Callable[[], Any]]:
         return w8a8_triton_block_scaled_mm(q, weight[0], s, weight[1], [BLOCK, BLOCK], torch.bfloat16)
 
     def product(weight: tuple[Any, Any]) -> Any:
-        return multiply(*per_token_group_quant_fp8(x, BLOCK), weight)
+        q, s = per_token_group_quant_fp8(x, BLOCK)
+        return multiply(q, s, weight)
 
     def shipped() -> Any:
         return product(whole)[..., : latent + gate].contiguous()
@@ -324,7 +354,9 @@ def _ways(tp: int, tokens: int) -> dict[str, Callable[[], Any]]:
 
     def permuted() -> Any:  # q_a, gate, kv_a, tail
         output = product(whole)
-        return torch.cat([output[..., :1536], output[..., 1536 + gate : latent + gate], output[..., 1536 : 1536 + gate]], -1)
+        return torch.cat(
+            [output[..., :1536], output[..., 1536 + gate : latent + gate], output[..., 1536 : 1536 + gate]], -1
+        )
 
     def apart() -> Any:
         q, s = per_token_group_quant_fp8(x, BLOCK)

@@ -66,7 +66,7 @@ def probe(python: Python = None, as_json: JsonFlag = False) -> None:
 
 @app.command()
 def log(file: Annotated[Path, typer.Argument(help="A server log.")], as_json: JsonFlag = False) -> None:
-    """Which patches were active in which process of a server, and which should have been. Exit code 1 if one is not."""
+    """Which patches were active in which process of a server. Exit code 1 if a needed one was not."""
     from k3stack.errors import InputError
     from k3stack.patches.report import read_log
 
@@ -97,7 +97,8 @@ def export(
 def _show(listing: Listing, console: Console) -> None:
     from rich.table import Table
 
-    table = Table("Nr", "Patch", "State", "Why", "Switch", box=None, padding=(0, 2, 0, 0))
+    table = Table("Nr", "Patch", "State", "Why", box=None, padding=(0, 2, 0, 0))
+    table.add_column("Switch", no_wrap=True)
     for row in listing.rows:
         table.add_row(str(row.number), row.title, row.state.value, row.why, row.switch)
     console.print(f"vLLM {listing.vllm} ({listing.origin.value})")

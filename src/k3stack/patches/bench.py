@@ -4,7 +4,7 @@ Inside `bench(tp, rank)` this process looks to vLLM's layers like rank `rank` of
 `ReferenceKernel` instead of a GPU kernel. Everything else is the engine's own code: which method a layer gets, how
 parameters are allocated, where each loader puts its shard, what happens after loading and how the output is cut.
 
-The probes run on this in a serving process too, with small shapes, so it changes nothing that it does not put back.
+The probes run on this in a serving process too, with small shapes, so all that it changes it puts back.
 """
 
 from __future__ import annotations

@@ -14,45 +14,14 @@ from pathlib import Path
 from k3stack import __version__
 from k3stack.errors import InputError, UnavailableError
 
-__all__ = ["PACKAGE", "PLUGIN", "SITECUSTOMIZE", "export"]
+__all__ = ["PACKAGE", "PLUGIN", "export"]
 
 PACKAGE = "k3stack_patches"
 PLUGIN = "k3stack_patches"
 """The entry point's name: what VLLM_PLUGINS must list if it is set."""
 
-_ONLY_HERE = {"export.py", "listing.py"}
+_ONLY_HERE = {"export.py", "listing.py", "start.py"}
 """Files that need the rest of k3stack and stay out of the folder."""
-
-SITECUSTOMIZE = '''\
-"""Waits for vLLM's Kimi-K3 model in every Python process, and lets the image's own sitecustomize run as well."""
-
-import os
-import sys
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def _run_next():
-    """Run the sitecustomize that this one hides, if there is one. Its errors stay its own."""
-    from importlib.machinery import PathFinder
-
-    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-    spec = PathFinder.find_spec("sitecustomize", path)
-    if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(__import__("importlib.util").util.module_from_spec(spec))
-
-
-try:
-    from k3stack_patches.hook import install
-
-    install()
-except Exception as error:
-    # Python would print one line and go on; a strict server must not start without its patches.
-    if os.environ.get("K3_PATCHES", "").strip().lower() == "strict":
-        sys.exit(f"Kimi-K3 runtime patches: {_HERE} is broken: {error}")
-    sys.stderr.write(f"ERROR Kimi-K3 runtime patches: {_HERE} is broken, nothing is patched: {error}\n")
-_run_next()
-'''
 
 
 def export(folder: Path) -> tuple[Path, ...]:
@@ -110,4 +79,4 @@ def _write(folder: Path) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PACKAGE}\nVersion: {__version__}\n")
     (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{PLUGIN} = {PACKAGE}.plugin:register\n")
     (info / "INSTALLER").write_text("k3stack\n")
-    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    shutil.copyfile(Path(__file__).with_name("start.py"), folder / "sitecustomize.py")

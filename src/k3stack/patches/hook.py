@@ -37,7 +37,7 @@ class _Waiter:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
-                spec.loader = _SettleAfter(spec.loader)
+                vars(spec)["loader"] = _SettleAfter(spec.loader)
                 return spec
         return None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from k3stack.errors import NotKnownError, UnavailableError, UsageError
 from k3stack.values import Origin
@@ -90,8 +92,6 @@ def probed(python: Path | None, environ: Mapping[str, str]) -> Listing:
     Raises:
         UnavailableError: that Python has no vLLM with Kimi-K3, or the probe does not end.
     """
-    import sys
-
     chosen = Path(sys.executable) if python is None else python
     with tempfile.TemporaryDirectory(prefix="k3-probe-") as folder:
         export(Path(folder) / "patches")
@@ -128,7 +128,7 @@ def probed(python: Path | None, environ: Mapping[str, str]) -> Listing:
     return Listing(answer["vllm"], Origin.MEASURED, rows, reach(environ))
 
 
-def _answer(done: subprocess.CompletedProcess[str], python: Path) -> dict[str, object] | any:
+def _answer(done: subprocess.CompletedProcess[str], python: Path) -> Any:
     try:
         answer = json.loads(done.stdout)
     except json.JSONDecodeError as error:
@@ -142,9 +142,7 @@ def _answer(done: subprocess.CompletedProcess[str], python: Path) -> dict[str, o
 
 
 def installed_release(python: Path | None) -> str | None:
-    """The version of the vLLM package of a Python (ours by default), without importing it; None if there is none."""
-    import sys
-
+    """The version of the vLLM package of a Python (ours by default), without importing it; None without one."""
     code = "from importlib.metadata import version; print(version('vllm'))"
     chosen = sys.executable if python is None else str(python)
     try:

@@ -1,8 +1,8 @@
 """Patch 3, optional: NVFP4 activations get one global scale per token in the TRT-LLM MoE kernel (vLLM up to 0.31).
 
 The checkpoint ships 1.0 as the global input scale of every expert. That is fine for activations of ordinary size;
-below an rms of about 0.01 their NVFP4 block scales run out of range and small tokens lose precision. The kernel can
-scale each token by its own maximum; these releases have the argument and nothing that sets it.
+below an rms of about 0.01 their NVFP4 block scales run out of range and small tokens lose precision. The kernel
+can scale each token by its own maximum; these releases have the argument and nothing that sets it.
 
 Optional because it changes numerics that others have measured with the static scale. Only the monolithic TRT-LLM
 path takes it: with expert parallelism vLLM refuses to start. From 0.32.0, set quantization_config.moe.activation
@@ -66,7 +66,7 @@ class PerTokenScales(Patch):
 
 
 def _experts_are_per_token() -> bool:
-    """Run the real post-load step of ModelOpt's NVFP4 MoE method on a layer of one expert, up to the experts' class."""
+    """Run the real post-load step of ModelOpt's NVFP4 MoE method on one expert, up to the experts' constructor."""
     import torch
 
     cls = find(MODELOPT, "ModelOptNvFp4FusedMoE")

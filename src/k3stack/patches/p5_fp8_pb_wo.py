@@ -152,9 +152,9 @@ def _dispatch(edits: Edits, method: Any) -> None:
     original = config.get_quant_method
 
     def get_quant_method(self: Any, layer: Any, prefix: str) -> Any:
-        if isinstance(layer, linear) and not self.is_layer_excluded(prefix):
-            if self._resolve_quant_algo(prefix) == "FP8_PB_WO":
-                return method(self.fp8_config)
+        ours = isinstance(layer, linear) and not self.is_layer_excluded(prefix)
+        if ours and self._resolve_quant_algo(prefix) == "FP8_PB_WO":
+            return method(self.fp8_config)
         return original(self, layer, prefix)
 
     edits.replace(config, "get_quant_method", get_quant_method)
@@ -169,7 +169,7 @@ def _gone(owner: Any, name: str) -> Callable[[], None]:
 
 
 def _restore_kv_b_input(edits: Edits, method: Any) -> None:
-    """Ask for latents in the model's dtype where vLLM asks (0.28); `_load_run_and_trim` casts those that come as FP8."""
+    """Ask for latents in the model's dtype where vLLM asks (0.28); `_load_run_and_trim` casts FP8 ones back."""
     if not hasattr(find(MLA_ATTENTION), "_get_kv_b_proj_input_dtype"):
         return
 

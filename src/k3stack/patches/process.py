@@ -1,4 +1,4 @@
-"""What happens in a vLLM process once K3's model is there: settle the patches, say so, stop if strict mode says so."""
+"""What happens in a vLLM process once K3's model is there: settle the patches, say so, stop in strict mode."""
 
 from __future__ import annotations
 

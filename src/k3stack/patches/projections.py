@@ -55,7 +55,7 @@ class Mismatch:
 
 
 def tensor(rows: int, columns: int, seed: int) -> tuple[Any, Any]:
-    """A checkpoint tensor: E4M3 weights that are never zero, and power-of-two scales that no two neighbours share."""
+    """A checkpoint tensor: E4M3 weights, never zero, and power-of-two scales that no two neighbours share."""
     import torch
 
     generator = torch.Generator().manual_seed(seed)

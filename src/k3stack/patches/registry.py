@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from .edits import Edits
-from .patch import CannotApplyError, Finding, Outcome, Patch, State
+from .patch import CannotApplyError, Outcome, Patch, State
 from .switches import MASTER, Mode, Switch, mode, switch
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def all_patches() -> tuple[Patch, ...]:
 
 
 def settle(patches: Sequence[Patch], environ: Mapping[str, str]) -> tuple[Outcome, ...]:
-    """Bring each patch to its state: probe, apply all parts or none, prove. One patch's failure leaves the others."""
+    """Bring each patch to its state: probe, apply all parts or none, prove. One that fails leaves the others."""
     if mode(environ) is Mode.OFF:
         return tuple(_outcome(patch, State.DISABLED, f"{MASTER}=off") for patch in patches)
     return tuple(_settle_one(patch, switch(environ, patch.switch)) for patch in patches)
@@ -109,9 +109,3 @@ def _plain_torch() -> Iterator[None]:
     finally:
         logging.disable(level)
         torch.set_default_dtype(before)
-
-
-def probe(patch: Patch) -> Finding:
-    """Run one patch's probe as `settle_process` would, without applying anything."""
-    with _plain_torch():
-        return patch.needed()

@@ -31,7 +31,7 @@ _FAILED = re.compile(re.escape(_HEAD) + r" patch (?P<number>\d+) .*? cannot appl
 
 
 def applied_lines(outcomes: Iterable[Outcome]) -> list[str]:
-    """One line for each patch that was applied and verified; for 2, 4 and 5 the words of NVIDIA's own patch file."""
+    """One line for each patch that was applied and verified; for 2, 4 and 5 the words of NVIDIA's patch file."""
     return [outcome.line for outcome in outcomes if outcome.state is State.APPLIED]
 
 
@@ -51,8 +51,8 @@ def front_end_lines(outcomes: Iterable[Outcome], environ: Mapping[str, str]) -> 
     concerned = {patch.number for patch in all_patches() if patch.front_end}
     missing = [o for o in outcomes if o.number in concerned and o.state in (State.APPLIED, State.CANNOT)]
     return [
-        f"{_HEAD} VLLM_USE_RUST_FRONTEND is on: patch {o.number} ({o.title}) acts in the API server and cannot reach "
-        "a front-end that is not Python; set VLLM_USE_RUST_FRONTEND=0"
+        f"{_HEAD} VLLM_USE_RUST_FRONTEND is on: patch {o.number} ({o.title}) acts in the API server and cannot "
+        "reach a front-end that is not Python; set VLLM_USE_RUST_FRONTEND=0"
         for o in missing
     ]
 
