@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from k3stack.patches.listing import Listing
-    from k3stack.patches.report import LogReport
+    from k3stack.patches.serverlog import LogReport
 
 __all__ = ["app"]
 
@@ -68,7 +68,7 @@ def probe(python: Python = None, as_json: JsonFlag = False) -> None:
 def log(file: Annotated[Path, typer.Argument(help="A server log.")], as_json: JsonFlag = False) -> None:
     """Which patches were active in which process of a server. Exit code 1 if a needed one was not."""
     from k3stack.errors import InputError
-    from k3stack.patches.report import read_log
+    from k3stack.patches.serverlog import read_log
 
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
@@ -119,7 +119,7 @@ def _show_log(report: LogReport, console: Console) -> None:
             " ".join(str(number) for number, state in process.states.items() if state is wanted) or "-"
             for wanted in (State.APPLIED, State.CANNOT, State.DISABLED)
         ]
-        table.add_row(process.name, str(process.pid), *cells, process.source)
+        table.add_row(process.name, str(process.pid), *cells, process.source.value)
     console.print(table if report.seen else "No process said anything about patches: they were not there.")
     for failure in report.failures:
         console.print(f"failed: {failure}")

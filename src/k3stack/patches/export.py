@@ -20,7 +20,7 @@ PACKAGE = "k3stack_patches"
 PLUGIN = "k3stack_patches"
 """The entry point's name: what VLLM_PLUGINS must list if it is set."""
 
-_ONLY_HERE = {"export.py", "listing.py", "start.py"}
+_ONLY_HERE = {"export.py", "listing.py", "serverlog.py", "start.py"}
 """Files that need the rest of k3stack and stay out of the folder."""
 
 

@@ -37,6 +37,7 @@ class _Waiter:
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
+                # Not an importlib.abc.Loader: importing that module would cost every process more than this file.
                 vars(spec)["loader"] = _SettleAfter(spec.loader)
                 return spec
         return None

@@ -17,6 +17,7 @@ from typing import Any
 
 from .bench import BLOCK, LINEAR, block_fp8_config, load, product_with_identity
 from .edits import find
+from .patch import CannotApplyError
 
 __all__ = ["K3", "SMALL", "Geometry", "Mismatch", "gate", "kda", "kv_b", "latents", "tensor"]
 
@@ -149,13 +150,17 @@ def kv_b(size: Geometry, tp: int, rank: int) -> tuple[Any, Any]:
 
 
 def fused_names() -> dict[str, list[str]]:
-    """The model's own table of fused projections: fused name -> checkpoint names."""
+    """The model's own table of fused projections: fused name -> checkpoint names.
+
+    Raises:
+        CannotApplyError: no class of the model has one, so nothing can be said about its projections.
+    """
     model = find(MODEL)
     for _, cls in inspect.getmembers(model, inspect.isclass):
         table: dict[str, list[str]] = getattr(cls, "packed_modules_mapping", None) or {}
         if "in_proj_qkvgfab" in table:
             return table
-    return {}
+    raise CannotApplyError(f"{MODEL} has no packed_modules_mapping with in_proj_qkvgfab")
 
 
 def _config(shards: Mapping[str, int]) -> Any:
