@@ -1,4 +1,4 @@
-"""Our conversion beside the real nvidia-modelopt 0.47.0: equal bit for bit where it should be, never worse elsewhere."""
+"""Our conversion beside the real nvidia-modelopt 0.47.0: equal bit for bit where it should be, else never worse."""
 
 import subprocess
 from pathlib import Path
