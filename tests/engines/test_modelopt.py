@@ -41,7 +41,8 @@ def words(seed: int) -> np.ndarray:
 
 
 def minus_zeros(packed: np.ndarray) -> np.ndarray:
-    return ((packed & 0x0F) == 8) | ((packed >> 4) == 8)
+    zeros: np.ndarray = ((packed & 0x0F) == 8) | ((packed >> 4) == 8)
+    return zeros
 
 
 def test_blocks_in_range_are_equal_but_for_minus_zero(modelopt: Path, tmp_path: Path) -> None:
