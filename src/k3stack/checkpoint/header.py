@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from k3stack.checkpoint.faults import FaultKind, ShardError
 from k3stack.spec.dtypes import DType
 
-__all__ = ["MAX_HEADER_BYTES", "Entry", "Header", "StoredTensor", "build_header", "read_header"]
+__all__ = ["MAX_HEADER_BYTES", "Entry", "Header", "StoredTensor", "build_header", "lengthen_header", "read_header"]
 
 MAX_HEADER_BYTES = 100_000_000
 """The largest header that the safetensors library reads (safetensors 0.8.0, MAX_HEADER_SIZE)."""
@@ -52,7 +52,10 @@ class Entry(NamedTuple):
 
 
 def build_header(entries: Iterable[Entry]) -> tuple[bytes, list[Entry]]:
-    """The first bytes of a file that holds `entries`, and the entries in the order of their payload."""
+    """The first bytes of a file that holds `entries`, and the entries in the order of their payload.
+
+    `lengthen_header` may make them longer, so that the payload begins at another place.
+    """
     ordered = sorted(entries, key=lambda entry: (entry.dtype.rank, entry.name))
     listing, offset = {}, 0
     for entry in ordered:
@@ -62,6 +65,11 @@ def build_header(entries: Iterable[Entry]) -> tuple[bytes, list[Entry]]:
     text = json.dumps(listing, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text, ordered
+
+
+def lengthen_header(header: bytes, more: int) -> bytes:
+    """The same header with `more` spaces of padding, a multiple of 8."""
+    return (len(header) - 8 + more).to_bytes(8, "little") + header[8:] + b" " * more
 
 
 def read_header(read: Callable[[int, int], bytes], file_bytes: int) -> Header:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
+import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +17,51 @@ import numpy as np
 from k3stack.errors import CheckpointError
 from k3stack.formats.arrays import Bytes
 
-__all__ = ["copy_range", "mapped", "read_exactly", "write_all"]
+__all__ = ["BLOCK_BYTES", "copy_range", "mapped", "read_exactly", "shares_blocks", "write_all"]
 
 CHUNK_BYTES = 1 << 23
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
 
 
+BLOCK_BYTES = 4096
+"""The unit in which file systems share blocks between files."""
+
+_FICLONERANGE = 0x4020940D  # linux/fs.h
+
+
+def shares_blocks(source: Path, target: Path) -> bool:
+    """Whether files in `target` can share blocks with the file `source` (XFS, Btrfs, ...): tried on one block."""
+    if source.stat().st_size < BLOCK_BYTES or not target.is_dir():
+        return False
+    with source.open("rb") as file, tempfile.TemporaryFile(dir=target) as trial:
+        try:
+            fcntl.ioctl(trial, _FICLONERANGE, struct.pack("qQQQ", file.fileno(), 0, BLOCK_BYTES, 0))
+        except OSError:
+            return False
+    return True
+
+
 def copy_range(source: int, target: int, source_at: int, target_at: int, count: int) -> None:
     """Copy `count` bytes from one file to another at given places.
+
+    Where both places lie alike within their blocks, whole blocks are copied by themselves, so that a file system that
+    can share them does.
 
     Raises:
         OSError: the disk is full or fails; the source is shorter than it was.
     """
+    head = -source_at % BLOCK_BYTES
+    if (source_at - target_at) % BLOCK_BYTES == 0 and count >= head + BLOCK_BYTES:
+        middle = (count - head) // BLOCK_BYTES * BLOCK_BYTES
+        _copy(source, target, source_at, target_at, head)
+        _copy(source, target, source_at + head, target_at + head, middle)
+        begin = head + middle
+        _copy(source, target, source_at + begin, target_at + begin, count - begin)
+    else:
+        _copy(source, target, source_at, target_at, count)
+
+
+def _copy(source: int, target: int, source_at: int, target_at: int, count: int) -> None:
     done = 0
     while done < count:
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from k3stack import __version__
 from k3stack.checkpoint.convert.attention import AttentionScale
+from k3stack.checkpoint.convert.files import shares_blocks
 from k3stack.checkpoint.convert.finish import ConversionReport, finish, read_report
 from k3stack.checkpoint.convert.journal import Journal, identify
 from k3stack.checkpoint.convert.shard import ShardJob, ShardResult, convert_shard
@@ -256,6 +257,7 @@ class Conversion:
             attention_scale=self.attention_scale,
             attention=frozenset(modules) if mixed else frozenset(),
             elsewhere=self.elsewhere.get(shard, {}),
+            share=shares_blocks(self.source / shard, self.target),
         )
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError, quantize_attention
 from k3stack.checkpoint.convert.experts import Blocks, recode, scale_2, shared_top
-from k3stack.checkpoint.convert.files import copy_range, mapped, read_exactly, write_all
-from k3stack.checkpoint.header import Entry, Header, StoredTensor, build_header, read_header
+from k3stack.checkpoint.convert.files import BLOCK_BYTES, copy_range, mapped, read_exactly, write_all
+from k3stack.checkpoint.header import Entry, Header, StoredTensor, build_header, lengthen_header, read_header
 from k3stack.errors import CheckpointError, FormatError
 from k3stack.files import sync_folder
 from k3stack.formats.arrays import Bytes
@@ -41,6 +41,7 @@ class ShardJob:
         target: folder that gets the new shard.
         elsewhere: shard of every expert scale that lies in another shard than this one (none in Moonshot's layout).
         attention: modules to store in block FP8.
+        share: lay the output out so that the file system can share the experts' blocks with the source.
     """
 
     source: str
@@ -50,6 +51,7 @@ class ShardJob:
     attention_scale: AttentionScale
     attention: frozenset[str]
     elsewhere: dict[str, str]
+    share: bool = False
 
 
 @dataclass(slots=True)
@@ -101,8 +103,7 @@ class _Conversion:
         target = Path(self.job.target)
         output, temporary = tempfile.mkstemp(dir=target, prefix=f".{self.job.shard}.", suffix=".part")
         try:
-            header, ordered = build_header(self._entries())
-            self._place(header, ordered)
+            header = self._place(*build_header(self._entries()))
             os.ftruncate(output, self.result.target_bytes)
             with ThreadPoolExecutor(3) as threads:
                 digest = threads.submit(self._digest)
@@ -148,8 +149,11 @@ class _Conversion:
     def _is_expert(name: str) -> bool:
         return ".block_sparse_moe.experts." in name
 
-    def _place(self, header: bytes, ordered: list[Entry]) -> None:
+    def _place(self, header: bytes, ordered: list[Entry]) -> bytes:
+        """Decide where each tensor goes; returns the header, longer if that lets experts share their blocks."""
         self.offsets: dict[str, int] = {}
+        if self.job.share:
+            header = lengthen_header(header, self._sharing_shift(len(header), ordered))
         offset = len(header)
         for entry in ordered:
             self.offsets[entry.name] = offset
@@ -158,6 +162,20 @@ class _Conversion:
         self.result.payload_bytes = offset - len(header)
         self.result.source_bytes = self.header.payload_start + self.header.payload_bytes
         self.result.tensors = tuple(entry.name for entry in ordered)
+        return header
+
+    def _sharing_shift(self, begin: int, ordered: list[Entry]) -> int:
+        """How far to move the payload so that the first expert's codes lie in their blocks as in the source."""
+        packed = next((name for name in self.header.tensors if name.endswith(".weight_packed")), None)
+        if packed is None:
+            return 0
+        wanted = self._weight_name(packed.rpartition(".")[0])
+        for entry in ordered:
+            if entry.name == wanted:
+                shift = (self._at(self.header.tensors[packed]) - begin) % BLOCK_BYTES
+                return 0 if shift % 8 else shift
+            begin += entry.size_bytes
+        return 0
 
     # Writing
 
