@@ -29,13 +29,12 @@ def _doctor() -> None:
 def parsers(
     python: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="The python of an environment with vLLM or SGLang; may be repeated. Default: this one."
-        ),
+        typer.Option(help="The python of an environment with vLLM or SGLang; may be repeated. Default: this one."),
     ] = None,
     parser: Annotated[str, typer.Option(help="The name of the tool and reasoning parser.")] = "kimi_k3",
     plugin: Annotated[
-        str | None, typer.Option(help="A module that registers the parser, for example k3stack.xtml.engines.vllm.")
+        str | None,
+        typer.Option(help="A module that registers the parser, for example k3stack.xtml.engines.vllm_plugin."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show the right ones too.")] = False,
     json: JsonFlag = False,

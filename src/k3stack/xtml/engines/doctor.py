@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import k3stack
 from k3stack.errors import UnavailableError
 from k3stack.xtml.engines.corpus import Case, corpus_json, load_corpus
 from k3stack.xtml.events import Call, Message
@@ -157,11 +160,8 @@ def _finding(case: Case, result: Mapping[str, Any]) -> Finding:
 
 
 def _run_probe(python: Path, arguments: list[str]) -> dict[str, Any]:
-    source = Path(__file__).parents[3]
-    # Our package may be absent over there; a plugin of ours must be found nevertheless.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
     probe = resources.files("k3stack.xtml.engines").joinpath("probe.py")
-    with resources.as_file(probe) as script:
+    with resources.as_file(probe) as script, _our_package_alone() as folder:
         try:
             done = subprocess.run(
                 [str(python), str(script), *arguments],
@@ -169,7 +169,7 @@ def _run_probe(python: Path, arguments: list[str]) -> dict[str, Any]:
                 capture_output=True,
                 text=True,
                 timeout=_PATIENCE_S,
-                env=environment if len(arguments) > 1 else None,
+                env={**os.environ, "PYTHONPATH": folder} if len(arguments) > 1 else None,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -180,3 +180,11 @@ def _run_probe(python: Path, arguments: list[str]) -> dict[str, Any]:
         raise UnavailableError(f"the engine's parsers do not load: {last}", where=python)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+@contextmanager
+def _our_package_alone() -> Iterator[str]:
+    """A folder with k3stack and nothing else: a plugin is found, and no library of the engine is shadowed."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "k3stack").symlink_to(Path(k3stack.__file__).parent, target_is_directory=True)
+        yield folder
