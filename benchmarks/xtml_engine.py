@@ -28,19 +28,10 @@ def load_probe() -> Any:
 
 def vllm_step(engine: Any, tools: list[Any]) -> Callable[[str, bool], list[Any]]:
     """Feeds one piece through vLLM's stream processor; gives the calls that came out."""
-    from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
-
-    request = engine.request({"starts_in": "think", "tool_choice": "auto"}, tools, stream=True)
-    processor = ChatStreamProcessor(
-        request, engine.parser(request), enable_auto_tools=True, parser_cls=engine._parser
-    )
-    tokenizer = engine._tokenizer
-    prompt = tokenizer.encode('<|open|>message role="assistant"<|sep|><|open|>think<|sep|>')
+    send = engine.stream(engine.request({"starts_in": "think", "tool_choice": "auto"}, tools, stream=True))
 
     def step(piece: str, last: bool) -> list[Any]:
-        # One id per piece, as an engine would give: the piece stands for one token.
-        ids = [tokenizer._ids.setdefault(piece, len(tokenizer._ids))]
-        delta = processor.step(piece, ids, "stop" if last else None, prompt).delta
+        delta = send(piece, last)
         return [call.function.arguments for call in (delta.tool_calls if delta else [])]
 
     return step

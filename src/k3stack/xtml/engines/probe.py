@@ -40,8 +40,11 @@ class _StandInTokenizer:
     def pieces(self, text: str) -> list[str]:
         return _TOKEN.findall(text)
 
+    def id_of(self, piece: str) -> int:
+        return self._ids.setdefault(piece, len(self._ids))
+
     def encode(self, text: str, *_: Any, **__: Any) -> list[int]:
-        return [self._ids.setdefault(piece, len(self._ids)) for piece in self.pieces(text)]
+        return [self.id_of(piece) for piece in self.pieces(text)]
 
     def decode(self, ids: list[int], **_: Any) -> str:
         texts = {number: piece for piece, number in self._ids.items()}
@@ -126,23 +129,41 @@ class _Vllm:
             "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in calls or []],
         }
 
-    def streamed(self, case: dict[str, Any], tools: list[Any]) -> Result:
-        from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
+    def stream(self, request: Any) -> Callable[[str, bool], Any]:
+        """A function that takes the next piece, and whether it is the last, and gives what is sent for it."""
+        parser = self.parser(request)
+        opener = "think" if request.chat_template_kwargs["thinking"] else "response"
+        prompt = self._tokenizer.encode(f'<|open|>message role="assistant"<|sep|><|open|>{opener}<|sep|>')
+        try:
+            from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
+        except ImportError:  # before 0.33.0 the endpoint called the parser itself
 
-        request = self.request(case, tools, stream=True)
-        steps = ChatStreamProcessor(request, self.parser(request), enable_auto_tools=True, parser_cls=self._parser)
-        opener = f"<|open|>{case['starts_in']}<|sep|>"
-        prompt = self._tokenizer.encode('<|open|>message role="assistant"<|sep|>' + opener)
+            def parse(piece: str, last: bool) -> Any:
+                return parser.parse_delta(piece, self.ids(piece), request, prompt, finished=last)
+
+            return parse
+        processor = ChatStreamProcessor(request, parser, enable_auto_tools=True, parser_cls=self._parser)
+
+        def step(piece: str, last: bool) -> Any:
+            return processor.step(piece, self.ids(piece), "stop" if last else None, prompt).delta
+
+        return step
+
+    def ids(self, piece: str) -> list[int]:
+        """The id of one piece."""
+        return [self._tokenizer.id_of(piece)]
+
+    def streamed(self, case: dict[str, Any], tools: list[Any]) -> Result:
+        send = self.stream(self.request(case, tools, stream=True))
         collected = _Collected()
         pieces = self._tokenizer.pieces(case["raw"])
         for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            step = steps.step(piece, self._tokenizer.encode(piece), "stop" if last else None, prompt)
-            if step.delta is None:
+            delta = send(piece, number == len(pieces) - 1)
+            if delta is None:
                 continue
-            collected.reasoning += step.delta.reasoning or ""
-            collected.content += step.delta.content or ""
-            for call in step.delta.tool_calls or []:
+            collected.reasoning += delta.reasoning or ""
+            collected.content += delta.content or ""
+            for call in delta.tool_calls or []:
                 collected.add_call(call.index, call.function.name, call.function.arguments)
         return collected.result()
 

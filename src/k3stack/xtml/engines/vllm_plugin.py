@@ -19,9 +19,18 @@ Written for vLLM 0.33.0. Its Rust front end ignores Python plugins.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+if importlib.util.find_spec("vllm.entrypoints.openai.chat_completion.stream_processor") is None:
+    # Older releases send every call that a parser finds, also with tool_choice none, and import from elsewhere.
+    raise ImportError(
+        f"k3stack's plugin needs vLLM 0.33.0 or newer, this is {importlib.metadata.version('vllm')}. "
+        "Use --tool-call-parser kimi_k3 and put k3 guard in front"
+    )
 
 from vllm.entrypoints.generate.base.protocol import (
     DeltaFunctionCall,
