@@ -172,20 +172,15 @@ calls: st.SearchStrategy[dict[str, Any]] = st.builds(
 def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
     """Questions, answers with reasoning and calls, and the results of the calls in any order."""
     image = {"type": "image_url", "image_url": {"url": "data:"}}
-    content = st.text() | st.lists(
-        st.builds(lambda text: {"type": "text", "text": text}, st.text()) | st.just(image)
-    )
-    messages = [{"role": "system", "content": draw(st.text())}] if draw(st.booleans()) else []
+    part = st.builds(lambda text: {"type": "text", "text": text}, st.text()) | st.just(image)
+    messages: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(st.text())})
     for _ in range(draw(st.integers(1, 3))):
-        messages.append({"role": "user", "content": draw(content)})
-        made = draw(st.lists(calls, max_size=3))
-        made = [{**call, "id": f"id-{number}"} for number, call in enumerate(made)]
-        answer = {
-            "role": "assistant",
-            "reasoning": draw(st.text()),
-            "content": draw(st.text()),
-            "tool_calls": made,
-        }
+        messages.append({"role": "user", "content": draw(st.text() | st.lists(part))})
+        made = [{**call, "id": f"id-{number}"} for number, call in enumerate(draw(st.lists(calls, max_size=3)))]
+        texts = {"reasoning": draw(st.text()), "content": draw(st.text())}
+        messages.append({"role": "assistant", **texts, "tool_calls": made})
         results = [{"role": "tool", "tool_call_id": call["id"], "content": draw(st.text())} for call in made]
-        messages += [answer, *draw(st.permutations(results))]
+        messages += draw(st.permutations(results))
     return messages
