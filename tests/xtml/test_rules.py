@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +252,14 @@ def test_strict_json_even_for_half_a_surrogate_pair() -> None:
 
 
 # The parser as an object.
+
+
+def test_the_package_needs_the_standard_library_only() -> None:
+    # -S: without site-packages nothing else can be imported.
+    script = "import k3stack.xtml as xtml; print(xtml.parse('a').reasoning)"
+    environment = {"PYTHONPATH": str(Path(k3stack.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, env=environment)
+    assert (done.stdout, done.stderr) == ("a\n", "")
 
 
 def test_a_call_ends_as_soon_as_its_close_comes() -> None:
