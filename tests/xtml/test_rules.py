@@ -13,6 +13,7 @@ from tests.xtml import strategies
 from tests.xtml.laws import check
 from tests.xtml.strategies import argument, call, closer, opener
 
+import k3stack
 from k3stack.errors import UsageError
 from k3stack.xtml import (
     Argument,
