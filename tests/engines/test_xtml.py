@@ -78,11 +78,21 @@ arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(
 init_parser_plugin(arguments)
 validate_api_server_args(arguments)
 parser = ParserManager.get_parser("k3stack", "k3stack", enable_auto_tools=True)
+from k3stack.xtml.engines.probe import _Vllm
+tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+case = {"starts_in": "think", "tool_choice": "required"}
+
+def grammar(name):
+    engine = _Vllm(name)
+    request = engine.request(case, [tool], stream=True)
+    return engine.parser(request).adjust_request(request).structured_outputs.structural_tag
+
+assert grammar("k3stack") == grammar("kimi_k3") != None
 print(parser.tool_parser_cls.__name__, parser.reasoning_parser_cls.__name__)
 """
 
 
-def test_vllm_takes_the_flags_of_the_plugin() -> None:
+def test_vllm_takes_the_plugin_and_keeps_its_grammars() -> None:
     command = [str(engine_python("vllm-0.33.0")), "-c", START_UP.replace("{plugin}", PLUGIN)]
     source = str(Path(k3stack.__file__).parents[1])
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": source, "PATH": ""})
