@@ -126,6 +126,11 @@ def test_a_message_close_inside_the_response_is_text_unless_it_is_the_end() -> N
     assert codes(parse("It ends" + END, "response")) == {"unclosed_response"}
 
 
+def test_only_the_last_end_of_message_is_no_text() -> None:
+    message = parse("ok" + "<|end_of_msg|>" * 2, "response")
+    assert (message.content, codes(message)) == ("ok<|end_of_msg|>", {"truncated"})
+
+
 def test_a_cut_off_tools_open_ends_the_response() -> None:
     message = parse("ok" + opener("tools"), "response", tools=["f"])
     assert (message.content, codes(message)) == ("ok", {"truncated", "unclosed_response", "empty_tools"})
