@@ -18,6 +18,8 @@ __all__ = ["EXTRA", "engine_python"]
 ROOT = Path(__file__).parents[2]
 
 EXTRA = {
+    # What `import modelopt.torch.quantization` needs and its metadata leaves to extras.
+    ("nvidia-modelopt", "0.47.0"): ["torch==2.13.0", "requests", "pillow", "scipy", "datasets", "numpy", "safetensors"],
     # Without it uv resolves cuda-python 12, and this release's `import cutlass` fails.
     ("vllm", "0.33.0"): ["cuda-python>=13,<14"],
 }
