@@ -23,7 +23,10 @@ _TOOL_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class FoundGpu:
-    """One GPU as its driver reports it. `known` is its id in the table, or None."""
+    """One GPU as its driver reports it. `known` is its id in the table, or None.
+
+    `memory_bytes` is what programs can have: the total less what the driver reserves.
+    """
 
     index: int
     name: str
@@ -108,8 +111,10 @@ def _nvidia(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
         found = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            found.append(_found(index, _text(pynvml.nvmlDeviceGetName(handle)), int(memory.total), int(memory.free)))
+            # Version 2 tells what the driver reserves: an H200's 143,771 MiB are 143,156 for programs, as vLLM prints.
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+            usable = int(memory.total) - int(memory.reserved)
+            found.append(_found(index, _text(pynvml.nvmlDeviceGetName(handle)), usable, int(memory.free)))
         return found, _text(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         missing.append(f"NVIDIA GPUs: the driver refused ({error})")
@@ -119,7 +124,7 @@ def _nvidia(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
 
 
 def _nvidia_smi(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
-    fields = "index,name,memory.total,memory.free,driver_version"
+    fields = "index,name,memory.total,memory.reserved,memory.free,driver_version"
     text = _tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     if text is None:
         missing.append("NVIDIA GPUs: none (neither the driver's library nor nvidia-smi answers)")
@@ -127,11 +132,12 @@ def _nvidia_smi(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
     found, driver = [], None
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 5 or not all(cells[at].isdigit() for at in (0, 2, 3)):
+        if len(cells) != 6 or not all(cells[at].isdigit() for at in (0, 2, 3, 4)):
             missing.append(f"NVIDIA GPUs: nvidia-smi printed {line!r}")
             continue
-        found.append(_found(int(cells[0]), cells[1], int(cells[2]) * 2**20, int(cells[3]) * 2**20))
-        driver = cells[4]
+        total, reserved, free = (int(cells[at]) * 2**20 for at in (2, 3, 4))
+        found.append(_found(int(cells[0]), cells[1], total - reserved, free))
+        driver = cells[5]
     return found, driver
 
 
