@@ -95,7 +95,8 @@ def test_measured_reserves_are_kept_and_used(tmp_path: Path) -> None:
     usage = (
         "(Worker_TP0 pid=3) INFO Free memory on device (247.60/249.59 GiB) on startup. Desired GPU memory "
         "utilization is (0.9, 224.63 GiB). Actual usage is 194.00 GiB for consumed memory (weights + non-torch), "
-        "3.50 GiB for peak activation, and 1.25 GiB for CUDAGraph memory. Current kv cache memory in use is 26.50 GiB.\n"
+        "3.50 GiB for peak activation, and 1.25 GiB for CUDAGraph memory. Current kv cache memory in use is 26.50 "
+        "GiB.\n"
     )
     log.write_text(VLLM_LOG + usage)
     ran = k3("plan", "--from-log", str(log), "--save", "--hardware", "b300")
