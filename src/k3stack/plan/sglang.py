@@ -49,6 +49,7 @@ class SglangPools:
         token_bytes: one token's latents on one rank, already divided by dcp.
         verified_tokens: tokens verified per step whose states are kept; 0 without a draft or with ReplaySSM.
         dcp: over how many ranks tokens are spread.
+        most_requests: max-running-requests, which caps the states kept for verification.
     """
 
     slot_bytes: int
@@ -57,6 +58,7 @@ class SglangPools:
     token_bytes: float
     verified_tokens: int
     dcp: int
+    most_requests: int
 
     def states_for(self, requests: int) -> int:
         """Bytes of the slot pool for this many running requests, padding slot and kept states included."""
@@ -82,7 +84,7 @@ class SglangPools:
     def tokens_in(self, pool_bytes: int, ratio: float) -> int:
         """Tokens that a ratio leaves (max_total_num_tokens), whole pages."""
         slots = self.slots_in(pool_bytes, ratio)
-        running = slots // self.slots_per_request
+        running = min(slots // self.slots_per_request, self.most_requests)
         kept = self.state_bytes * (running + 1) * self.verified_tokens
         left = pool_bytes - (slots + 1) * self.slot_bytes - kept
         if not self.token_bytes:
@@ -117,6 +119,7 @@ def sglang_pools(
         token_bytes=row / layout.dcp,
         verified_tokens=proposed + 1 if proposed and not replayed else 0,
         dcp=layout.dcp,
+        most_requests=workload.per_replica(layout),
     )
 
 
