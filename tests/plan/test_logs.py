@@ -78,6 +78,14 @@ def test_a_wrong_number_is_called_so_and_explained() -> None:
     assert "% off" in found["model load memory"].why
 
 
+def test_a_development_build_is_counted_like_the_release_it_agrees_with() -> None:
+    """Images built from a branch print 0.1.devN whatever their age; this one has three states per group."""
+    seen = parse_log(VLLM_LOG.replace("v0.33.0", "v0.1.dev99999+gabc"), "vllm.log")
+    found = {one.quantity: one for one in compare(seen, K3)}
+    assert found["GPU KV cache size"].agrees
+    assert "counted like vLLM 0.33.0" in found["GPU KV cache size"].why
+
+
 def test_an_sglang_log_is_predicted() -> None:
     seen = parse_log(sglang_log(), "sglang.log")
     assert seen.engine == "sglang"

@@ -90,6 +90,9 @@ def _show_capacity(made: Plan, console: Console) -> None:
     else:
         console.print(f"cache: {capacity.blocks:,} state slots, {capacity.kv_tokens:,} tokens{replica}")
         console.print(f"       with --mamba-full-memory-ratio {capacity.state_ratio}")
+        if capacity.balanced_ratio is not None:
+            per_request = f"when requests hold {work.context:,} tokens on average"
+            console.print(f"       both pools run out together at ratio {capacity.balanced_ratio} {per_request}")
     console.print(
         f"       {capacity.kv_tokens:,} tokens beside the KDA state of {work.concurrency} requests, or "
         f"{capacity.full_requests} requests of {work.context:,} tokens"

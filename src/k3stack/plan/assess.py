@@ -58,6 +58,8 @@ class Capacity:
         state_requests: requests whose KDA state alone fits.
         limited_by: what ends first when more requests of the full context arrive.
         state_ratio: SGLang's mamba-full-memory-ratio in use; None for vLLM.
+        balanced_ratio: the ratio at which both of SGLang's pools run out together when all requests are at full
+            context.
     """
 
     cache_bytes: int
@@ -71,6 +73,7 @@ class Capacity:
     state_requests: int = 0
     limited_by: str = ""
     state_ratio: float | None = None
+    balanced_ratio: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,7 @@ def _sglang_capacity(job: Job, pools: list[SglangPools], free: list[int], worst:
         state_requests=running,
         limited_by="max-running-requests" if full >= requests else ends,
         state_ratio=ratio,
+        balanced_ratio=round(pools[worst].balance(context), 3) if pools[worst].token_bytes else None,
     )
 
 

@@ -8,7 +8,7 @@ choice, the range is given and anything in it agrees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from k3stack.errors import InputError
 from k3stack.plan.cache import VllmBlocks, kda_state_bytes_per_layer, vllm_blocks
@@ -27,6 +27,8 @@ __all__ = ["Comparison", "Run", "compare", "run_of"]
 
 TOLERANCE = 0.02
 """A difference above this share is explained."""
+
+_BETWEEN = "0.28.0"  # a release with whole experts under EP, without the checkpoint's state
 
 _ROUNDING = 0.005  # GiB: what "%.2f" hides
 _SLOTS = {"no_buffer": 3, "extra_buffer_lazy": 4, "extra_buffer": 5, "auto": 3}
@@ -127,7 +129,33 @@ def compare(seen: Observed, spec: ModelSpec) -> tuple[Comparison, ...]:
         InputError: the log does not say how many ranks it ran on.
     """
     run = run_of(seen, spec)
-    return tuple((_vllm if seen.engine == "vllm" else _sglang)(seen, spec, run))
+    if seen.engine == "sglang":
+        return tuple(_sglang(seen, spec, run))
+    first = tuple(_vllm(seen, spec, run))
+    if not _development_build(seen.version) or not _misses(first):
+        return first
+    return _like_a_release(seen, spec, run, first)
+
+
+def _development_build(version: str | None) -> bool:
+    """Whether the version does not say how old a build is: images built from a branch print 0.1.devN."""
+    return version is None or version.startswith("0.1.dev")
+
+
+def _misses(found: tuple[Comparison, ...]) -> int:
+    """How many computed quantities differ from the log."""
+    return sum(one.agrees is False and one.origin is Origin.COMPUTED for one in found)
+
+
+def _like_a_release(seen: Observed, spec: ModelSpec, run: Run, first: tuple[Comparison, ...]) -> tuple[Comparison, ...]:
+    """A development build counted like the release that it agrees with best, and saying so."""
+    best = first
+    for version in (_BETWEEN, planned_release("vllm")):
+        tried = tuple(_vllm(seen, spec, replace(run, release=release("vllm", version))))
+        if _misses(tried) < _misses(best):
+            note = f"counted like vLLM {version}, which this development build agrees with"
+            best = tuple(replace(one, why=f"{one.why}; {note}") for one in tried)
+    return best
 
 
 def _vllm(seen: Observed, spec: ModelSpec, run: Run) -> Iterator[Comparison]:
@@ -168,7 +196,9 @@ def _reserves(seen: Observed, spec: ModelSpec, run: Run) -> Iterator[Comparison]
     note = "an estimate from public logs; what this log reports is this site's value, `--save` keeps it"
     consumed = (weights + other.size_bytes) / GIB
     yield _one(seen, "consumed before cache", consumed, Origin.ESTIMATED, f"weights and workspaces, {note}")
-    yield _one(seen, "peak activations", activations.size_bytes / GIB, Origin.ESTIMATED, note)
+    peak = activations.size_bytes + (graphs.size_bytes if run.release.graphs_in_budget else 0)
+    with_graphs = "with the graphs that this release expects, " if run.release.graphs_in_budget else ""
+    yield _one(seen, "peak activations", peak / GIB, Origin.ESTIMATED, with_graphs + note)
     yield _one(seen, "CUDA graphs", graphs.size_bytes / GIB, Origin.ESTIMATED, note)
 
 
