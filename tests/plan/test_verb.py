@@ -90,6 +90,17 @@ def test_a_log_is_compared_and_not_saved_when_incomplete(tmp_path: Path) -> None
     assert not (tmp_path / "config").exists()
 
 
+def test_a_log_without_arguments_still_tells_what_it_holds(tmp_path: Path) -> None:
+    log = tmp_path / "end.log"
+    log.write_text(
+        "vLLM\n(0.18 GiB KV cache is needed, which is larger than the available KV cache memory (0.15 GiB).\n"
+    )
+    ran = k3("plan", "--from-log", str(log))
+    assert ran.code == 0
+    assert "needed cache memory: 0.18" in ran.out and "error in the log" in ran.out
+    assert "nothing to compare" in ran.err
+
+
 def test_measured_reserves_are_kept_and_used(tmp_path: Path) -> None:
     log = tmp_path / "start.log"
     usage = (

@@ -320,7 +320,9 @@ def _calibrate(
 
     spec, _ = target(where, None if scheme is None else Scheme(scheme.value))
     seen = read_log(log)
-    compared = compare(seen, spec) if seen.figures else ()
+    compared = compare(seen, spec) if seen.number("tp") is not None else ()
+    if not compared:
+        output.note("nothing to compare: the log does not say the tensor-parallel size; give it from its first line on")
     if save:
         kind = gpu(hardware).id if hardware else site.gpu_of(seen)
         if kind is None:
