@@ -6,6 +6,7 @@ by the requests. Stages differ (layers, embedding, head), so each is summed up a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,7 +19,7 @@ from k3stack.plan.releases import Release
 from k3stack.plan.reserves import Reserves, reserve_lines
 from k3stack.plan.sglang import DEFAULT_RATIO, PAGE_TOKENS, SglangPools, sglang_pools
 from k3stack.plan.stages import Stage, stages
-from k3stack.plan.weights import Weights, weights_of_stage
+from k3stack.plan.weights import Weights, weights_by_stage
 from k3stack.spec.model import ModelSpec
 from k3stack.values import Origin
 
@@ -89,29 +90,47 @@ class Assessment:
 def assess(job: Job) -> Assessment:
     """Sum up every stage of a layout."""
     found = stages(len(job.spec.layers), job.layout.pp, job.release.engine)
-    fixed = [_fixed(job, stage) for stage in found]
-    free = [job.budget_bytes - sum(line.size_bytes for line in lines) for lines in fixed]
+    weights = weights_by_stage(job.spec, job.layout, job.release, found, job.workload.vision)
+    fixed = _Fixed(job, found, weights, tuple(_reserved(job)))
+    free = [job.budget_bytes - fixed.size_bytes(index) for index in range(len(found))]
     return (_vllm if job.release.engine == "vllm" else _sglang)(job, found, fixed, free)
 
 
-def _fixed(job: Job, stage: Stage) -> list[Line]:
-    """Lines of a stage that do not depend on requests: weights, draft, reserves."""
-    layout, work = job.layout, job.workload
-    parts = weights_of_stage(job.spec, layout, job.release, stage, work.vision)
-    lines = [_weights_line(part, layout) for part in parts if part.rank_bytes]
-    if work.speculative_tokens and stage.last:
-        lines.append(
-            Line(
-                "weights: DSpark draft", dspark_rank_bytes(layout.tp), Origin.COMPUTED, "Inferact's shape; inputs whole"
-            )
-        )
-    other, activations, graphs = reserve_lines(work, work.per_replica(layout), job.reserves)
-    lines.append(other)
+def _reserved(job: Job) -> Iterator[Line]:
+    """Reserves that count against the budget, the same on every stage."""
+    other, activations, graphs = reserve_lines(job.workload, job.workload.per_replica(job.layout), job.reserves)
+    yield other
     if job.release.engine == "vllm":
-        lines.append(activations)
+        yield activations
         if job.release.graphs_in_budget:
-            lines.append(graphs)
-    return lines
+            yield graphs
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """What does not depend on requests, per stage: weights, draft, reserves. Lines are written for one stage only."""
+
+    job: Job
+    found: tuple[Stage, ...]
+    weights: list[tuple[Weights, ...]]
+    reserved: tuple[Line, ...]
+
+    def draft_bytes(self, index: int) -> int:
+        """The draft sits on the last stage."""
+        drafted = self.job.workload.speculative_tokens and self.found[index].last
+        return dspark_rank_bytes(self.job.layout.tp) if drafted else 0
+
+    def size_bytes(self, index: int) -> int:
+        """Bytes on one GPU of a stage."""
+        weights = sum(part.rank_bytes for part in self.weights[index])
+        return weights + self.draft_bytes(index) + sum(line.size_bytes for line in self.reserved)
+
+    def lines(self, index: int) -> list[Line]:
+        """The same as ledger lines."""
+        lines = [_weights_line(part, self.job.layout) for part in self.weights[index] if part.rank_bytes]
+        if size := self.draft_bytes(index):
+            lines.append(Line("weights: DSpark draft", size, Origin.COMPUTED, "Inferact's shape; its inputs whole"))
+        return [*lines, *self.reserved]
 
 
 def _weights_line(part: Weights, layout: Layout) -> Line:
@@ -127,7 +146,7 @@ def _weights_line(part: Weights, layout: Layout) -> Line:
     return Line(f"weights: {part.component}", share, Origin.COMPUTED, formula)
 
 
-def _vllm(job: Job, found: tuple[Stage, ...], fixed: list[list[Line]], free: list[int]) -> Assessment:
+def _vllm(job: Job, found: tuple[Stage, ...], fixed: _Fixed, free: list[int]) -> Assessment:
     blocks = vllm_blocks(job.spec, job.layout, job.workload, job.release, found, job.gpu.vendor == "nvidia")
     requests, work = job.workload.per_replica(job.layout), job.workload
     states, tokens = blocks.state_blocks, blocks.token_blocks(work.context)
@@ -153,7 +172,7 @@ def _vllm(job: Job, found: tuple[Stage, ...], fixed: list[list[Line]], free: lis
     ]
     count = blocks.count(tuple(free))
     return Assessment(
-        Ledger((*fixed[worst], *cache), worst),
+        Ledger((*fixed.lines(worst), *cache), worst),
         left[worst],
         _vllm_capacity(job, blocks, count, requests, free[worst], page),
         () if job.release.graphs_in_budget else ("CUDA graphs come on top of the budget in this release",),
@@ -179,7 +198,7 @@ def _vllm_capacity(job: Job, blocks: VllmBlocks, count: int, requests: int, free
     )
 
 
-def _sglang(job: Job, found: tuple[Stage, ...], fixed: list[list[Line]], free: list[int]) -> Assessment:
+def _sglang(job: Job, found: tuple[Stage, ...], fixed: _Fixed, free: list[int]) -> Assessment:
     work, layout = job.workload, job.layout
     requests = work.per_replica(layout)
     pools = [sglang_pools(job.spec, layout, work, found, stage) for stage in found]
@@ -189,7 +208,7 @@ def _sglang(job: Job, found: tuple[Stage, ...], fixed: list[list[Line]], free: l
     left = [_sglang_left(job, pool, size, ratio) for pool, size in zip(pools, free, strict=True)]
     worst = left.index(min(left))
     return Assessment(
-        Ledger((*fixed[worst], *_sglang_lines(job, pools[worst])), worst),
+        Ledger((*fixed.lines(worst), *_sglang_lines(job, pools[worst])), worst),
         left[worst],
         _sglang_capacity(job, pools, free, worst, ratio),
         _sglang_notes(job),

@@ -13,7 +13,7 @@ from k3stack.plan.ledger import Ledger
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.routes import Route, routes
-from k3stack.plan.rules import refusals
+from k3stack.plan.rules import Refusal, refusals
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 from k3stack.values import format_bytes
@@ -119,9 +119,10 @@ def check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
         raise UsageError(f"{workload.context:,} is above the model's {spec.max_context:,} tokens", where="context")
 
 
-def plan_job(model: str, job: Job) -> Plan:
-    """The plan of one job, without looking for changes that would fit."""
-    refused = refusals(job.spec, job.gpu, job.layout, job.workload, job.release.engine)
+def plan_job(model: str, job: Job, refused: tuple[Refusal, ...] | None = None) -> Plan:
+    """The plan of one job, without looking for changes that would fit; `refused` if the rules were asked already."""
+    if refused is None:
+        refused = refusals(job.spec, job.gpu, job.layout, job.workload, job.release.engine)
     found = assess(job)
     if refused:
         verdict, reason = Verdict.NOT_SUPPORTED, str(refused[0])

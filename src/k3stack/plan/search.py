@@ -95,7 +95,7 @@ def search(
         if refused:
             rejected.append(Rejected(layout, str(refused[0])))
             continue
-        plan = plan_job(model, Job(spec, gpu, layout, workload, known, reserves))
+        plan = plan_job(model, Job(spec, gpu, layout, workload, known, reserves), refused=())
         if plan.yes:
             plans.append(plan)
         else:
@@ -202,7 +202,7 @@ def fewest_gpus(spec: ModelSpec, gpu: Gpu, engine: str = "vllm", version: str | 
     gpus, short = gpu.gpus_per_node, None
     while gpus <= MAX_GPUS:
         found = [
-            plan_job("model", Job(spec, gpu, layout, mild, release(engine, version)))
+            plan_job("model", Job(spec, gpu, layout, mild, release(engine, version)), refused=())
             for layout in _layouts(spec, gpu, gpus, engine)
             if not refusals(spec, gpu, layout, mild, engine)
         ]

@@ -27,7 +27,14 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Encoding
 from k3stack.spec.tensors import Component, Family, families
 
-__all__ = ["MIN_EXPERT_ROWS", "Weights", "expert_rows", "replicates_shared_experts", "weights_of_stage"]
+__all__ = [
+    "MIN_EXPERT_ROWS",
+    "Weights",
+    "expert_rows",
+    "replicates_shared_experts",
+    "weights_by_stage",
+    "weights_of_stage",
+]
 
 MIN_EXPERT_ROWS = 256
 """vLLM: without expert parallelism each tensor-parallel rank's slice of an expert has at least this many rows."""
@@ -38,6 +45,8 @@ KERNEL_ROWS = 128
 _WHOLE_COMPONENTS = (Component.LATENT, Component.ROUTER, Component.NORMS, Component.VISION, Component.PROJECTOR)
 _WHOLE_MODULES = ("q_a_proj", "kv_a_proj_with_mqa", "f_a_proj", "q_a_layernorm", "kv_a_layernorm", "o_norm")
 _VISION = (Component.VISION, Component.PROJECTOR)
+
+_Shares = tuple[tuple[Component, int, tuple[int, ...], int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +86,21 @@ def weights_of_stage(
 ) -> tuple[Weights, ...]:
     """The weights on one rank of a stage (the only one, if none is named), by component."""
     stage = stage or stages(len(spec.layers), 1, release.engine)[0]
+    return weights_by_stage(spec, layout, release, (stage,), vision)[0]
+
+
+def weights_by_stage(
+    spec: ModelSpec, layout: Layout, release: Release, found: tuple[Stage, ...], vision: bool = True
+) -> list[tuple[Weights, ...]]:
+    """The weights on one rank of each stage, by component."""
+    shares = _shares(spec, layout, release)  # looked up once: hashing a spec costs more than adding up a stage
+    return [_on_stage(shares, stage, vision) for stage in found]
+
+
+def _on_stage(shares: _Shares, stage: Stage, vision: bool) -> tuple[Weights, ...]:
     totals: dict[Component, int] = {}
     on_rank: dict[Component, int] = {}
-    for part, outer, upto, above, below in _shares(spec, layout, release):
+    for part, outer, upto, above, below in shares:
         if part in _VISION and not vision:
             continue
         held = upto[stage.end] - upto[stage.start] + (outer if _held(part, stage) else 0)
@@ -89,9 +110,7 @@ def weights_of_stage(
 
 
 @lru_cache(maxsize=1024)
-def _shares(
-    spec: ModelSpec, layout: Layout, release: Release
-) -> tuple[tuple[Component, int, tuple[int, ...], int, int], ...]:
+def _shares(spec: ModelSpec, layout: Layout, release: Release) -> _Shares:
     """(component, bytes outside the layers, bytes in the layers before each index, the share that a rank holds)."""
     rows = []
     for part, name, outer, upto in _stacked(spec):
