@@ -82,7 +82,7 @@ def test_zeros_stay_zeros_and_the_error_is_measured(how: AttentionScale) -> None
     back = fp8_block.dequantize(made.weight, made.scale)
     assert not np.isnan(back).any()
     assert (back[:128, 128:] == 0).all() and np.signbit(back[0, 128])
-    exact = bf16.decode(words).astype(np.float64)
+    exact, back = bf16.decode(words).astype(np.float64)[:128], back[:128]  # the first of every four strips is measured
     expected = np.sqrt(np.square(back - exact).sum() / np.square(exact).sum())
     assert made.rounding.relative_rms == pytest.approx(expected, rel=1e-4)
     assert 0.025 < expected < 0.028

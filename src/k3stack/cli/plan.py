@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,22 +14,35 @@ from k3stack.cli.tiny import SchemeName
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from k3stack.plan.plan import Plan
+    from k3stack.hardware.table import Gpu
+    from k3stack.plan import Layout, Plan, Reserves, Workload
 
-__all__ = ["plan"]
+__all__ = ["build", "plan", "show"]
 
 Where = Annotated[str, typer.Argument(help="A folder, a hub id, or kimi-k3 for the published values.")]
 Hardware = Annotated[str, typer.Option(help="The GPU: b300, h200, gb200, mi355x, ...")]
+HardwareFound = Annotated[str | None, typer.Option(help="The GPU: b300, h200, gb200, ...; default what is found here.")]
 Gpus = Annotated[int, typer.Option(min=1, help="How many of them.")]
+GpusFound = Annotated[int | None, typer.Option(min=1, help="How many of them; default what is found, else 8.")]
 SchemeOption = Annotated[SchemeName | None, typer.Option(help="Plan for this scheme instead of the checkpoint's own.")]
-TensorParallel = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel size; default GPUs / pp.")]
+TensorParallel = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel size; default what is left.")]
 PipelineParallel = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
+DataParallel = Annotated[int, typer.Option("--dp", min=1, help="Data-parallel replicas; they share the experts.")]
+ExpertParallel = Annotated[bool, typer.Option("--ep", help="Spread experts whole instead of cutting them.")]
 ContextParallel = Annotated[int, typer.Option("--dcp", min=1, help="Decode-context-parallel size; divides tp.")]
 Context = Annotated[int, typer.Option(min=1, help="Longest request in tokens, prompt and answer together.")]
 Concurrency = Annotated[int, typer.Option(min=1, help="Requests in flight at once.")]
 BatchedTokens = Annotated[int, typer.Option(min=1, help="Tokens per step; long prompts are cut into such chunks.")]
 Utilization = Annotated[float, typer.Option(help="Share of GPU memory the engine may use, above 0 and up to 1.")]
 PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
+Draft = Annotated[
+    int, typer.Option("--draft-tokens", min=0, help="Tokens that a DSpark draft proposes; 0 is no draft.")
+]
+Replay = Annotated[bool, typer.Option("--replay-ssm", help="Verify drafts from one KDA state (vLLM, SGLang).")]
+Vision = Annotated[bool, typer.Option("--vision/--no-vision", help="Load the vision tower.")]
+Ratio = Annotated[float | None, typer.Option(help="SGLang's mamba-full-memory-ratio; default the balancing one.")]
+Slots = Annotated[int | None, typer.Option(min=1, max=8, help="SGLang's state slots per request: 1, 3, 4 or 5.")]
+ReleaseOption = Annotated[str | None, typer.Option("--release", help="The engine's release; default the newest known.")]
 
 
 class KvName(StrEnum):
@@ -36,18 +50,54 @@ class KvName(StrEnum):
 
     FP8 = "fp8"
     BF16 = "bf16"
+    FP8_DS_MLA = "fp8_ds_mla"
+
+
+class StateName(StrEnum):
+    """How KDA states are stored."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class EngineName(StrEnum):
+    """The engines whose memory we can count."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class GoalName(StrEnum):
+    """What the deployment is for."""
+
+    LATENCY = "latency"
+    THROUGHPUT = "throughput"
+    LONG_CONTEXT = "long-context"
 
 
 KvOption = Annotated[KvName, typer.Option("--kv-dtype", help="How the MLA cache is stored.")]
+StateOption = Annotated[StateName, typer.Option("--state-dtype", help="How the recurrent KDA state is stored.")]
+EngineOption = Annotated[EngineName, typer.Option("--engine", help="Which engine serves.")]
+GoalOption = Annotated[GoalName | None, typer.Option(help="Search all layouts of these GPUs for this goal.")]
+LogOption = Annotated[
+    Path | None, typer.Option("--from-log", help="Read a start-up log; show predicted beside reported.")
+]
+SaveFlag = Annotated[bool, typer.Option("--save", help="With --from-log: keep the measured reserves for later plans.")]
+PlotOption = Annotated[Path | None, typer.Option("--plot", help="Draw memory per GPU into a .png or .svg file.")]
+EffectsFlag = Annotated[bool, typer.Option("--effects", help="Show what each long-context switch is worth.")]
 
 
 def plan(
-    where: Where,
-    hardware: Hardware,
-    gpus: Gpus = 8,
+    where: Where = "kimi-k3",
+    hardware: HardwareFound = None,
+    gpus: GpusFound = None,
     scheme: SchemeOption = None,
+    engine: EngineOption = EngineName.VLLM,
+    goal: GoalOption = None,
     tp: TensorParallel = None,
     pp: PipelineParallel = 1,
+    dp: DataParallel = 1,
+    ep: ExpertParallel = False,
     dcp: ContextParallel = 1,
     context: Context = 196_608,
     concurrency: Concurrency = 32,
@@ -55,26 +105,63 @@ def plan(
     prefix_caching: PrefixCaching = True,
     batched_tokens: BatchedTokens = 8_192,
     utilization: Utilization = 0.90,
+    state_dtype: StateOption = StateName.FLOAT32,
+    draft_tokens: Draft = 0,
+    replay_ssm: Replay = False,
+    vision: Vision = True,
+    state_ratio: Ratio = None,
+    state_slots: Slots = None,
+    release: ReleaseOption = None,
+    effects: EffectsFlag = False,
+    plot: PlotOption = None,
+    from_log: LogOption = None,
+    save: SaveFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Say whether a model does the work on these GPUs, with every byte accounted for. Exit code 1 when it does not."""
-    made = build(
-        where,
-        hardware,
-        gpus,
-        scheme,
-        tp,
-        pp,
-        dcp,
+    from k3stack.errors import UsageError
+    from k3stack.plan import KvDtype, StateDtype, Workload
+
+    output = Output(as_json)
+    if from_log is not None:
+        raise typer.Exit(_calibrate(output, where, from_log, scheme, hardware, save))
+    if save:
+        raise UsageError("keeps what a log reports", where="--save", hint="Add --from-log FILE.")
+    workload = Workload(
         context,
         concurrency,
-        kv_dtype,
+        KvDtype(kv_dtype.value),
         prefix_caching,
         batched_tokens,
         utilization,
+        StateDtype(state_dtype.value),
+        draft_tokens,
+        replay_ssm,
+        vision,
+        state_slots,
+        state_ratio,
     )
-    Output(as_json).result(made, lambda console: show(made, console))
+    found = _gpus(hardware, gpus)
+    if found is None:
+        raise typer.Exit(_without_gpus(output, where, scheme))
+    gpu, count = found
+    if goal is not None:
+        raise typer.Exit(_search(output, where, scheme, gpu, count, workload, goal, engine, release))
+    made = _plan(where, scheme, gpu, _layout(count, tp, pp, dp, ep, dcp), workload, engine, release)
+    if plot is not None:
+        from k3stack.plan.plot import draw
+
+        draw(made, plot, _saved(engine, gpu))
+        output.note(f"drawn: {plot}")
+    _show(output, made, effects, _saved(engine, gpu))
     raise typer.Exit(YES if made.yes else NO)
+
+
+def show(made: Plan, console: Console) -> None:
+    """The plan as text."""
+    from k3stack.cli.plan_output import show
+
+    show(made, console)
 
 
 def build(
@@ -91,54 +178,159 @@ def build(
     prefix_caching: bool,
     batched_tokens: int,
     utilization: float,
+    engine: EngineName = EngineName.VLLM,
+    dp: int = 1,
+    ep: bool = False,
+    draft_tokens: int = 0,
+    replay_ssm: bool = False,
+    release: str | None = None,
 ) -> Plan:
-    """The plan that these options ask for."""
-    from k3stack.checkpoint.target import target
-    from k3stack.errors import UsageError
+    """The plan that these options ask for; other verbs take the same ones."""
     from k3stack.hardware.table import gpu
-    from k3stack.plan import KvDtype, Layout, Workload, make_plan
+    from k3stack.plan import KvDtype, Workload
+
+    workload = Workload(
+        context,
+        concurrency,
+        KvDtype(kv_dtype.value),
+        prefix_caching,
+        batched_tokens,
+        utilization,
+        speculative_tokens=draft_tokens,
+        replay_ssm=replay_ssm,
+    )
+    return _plan(where, scheme, gpu(hardware), _layout(gpus, tp, pp, dp, ep, dcp), workload, engine, release)
+
+
+def _plan(
+    where: str,
+    scheme: SchemeName | None,
+    gpu: Gpu,
+    layout: Layout,
+    workload: Workload,
+    engine: EngineName,
+    release: str | None,
+) -> Plan:
+    from k3stack.checkpoint.target import target
+    from k3stack.plan import make_plan
     from k3stack.spec.schemes import Scheme
 
-    layout = Layout(tp=gpus // pp if tp is None else tp, pp=pp, dcp=dcp) if gpus >= pp else Layout(pp=pp)
-    if layout.gpus != gpus:
-        raise UsageError(f"tp {layout.tp} x pp {layout.pp} are {layout.gpus} GPUs, not {gpus}", where="--gpus")
-    workload = Workload(context, concurrency, KvDtype(kv_dtype.value), prefix_caching, batched_tokens, utilization)
-    chosen = gpu(hardware)
     spec, model = target(where, None if scheme is None else Scheme(scheme.value))
-    return make_plan(spec, model, chosen, layout, workload)
+    return make_plan(spec, model, gpu, layout, workload, engine.value, release, _saved(engine, gpu))
 
 
-def show(made: Plan, console: Console) -> None:
-    """The plan as text."""
-    from rich.markup import escape
-    from rich.table import Table
+def _layout(gpus: int, tp: int | None, pp: int, dp: int, ep: bool, dcp: int) -> Layout:
+    """The layout asked for; tensor parallelism takes the GPUs that stages and replicas leave."""
+    from k3stack.errors import UsageError
+    from k3stack.plan import Layout
 
-    from k3stack.values import format_bytes
+    if tp is None:
+        tp = max(gpus // (pp * dp), 1)
+    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp)
+    if layout.gpus != gpus:
+        raise UsageError(f"tp {tp} x pp {pp} x dp {dp} are {layout.gpus} GPUs, not {gpus}", where="--gpus")
+    return layout
 
-    colour = "green" if made.yes else "red"
-    layout, gpu, capacity = made.layout, made.gpu, made.capacity
-    stages = f" x PP{layout.pp}" if layout.pp > 1 else ""
-    console.print(
-        f"[bold]{escape(made.model)}[/] ({made.scheme}) on {layout.gpus} x {gpu.name}, vLLM, TP{layout.tp}{stages}"
-    )
-    console.print(f"[{colour} bold]{made.verdict}[/]: {made.reason}")
-    for change in made.would_fit:
-        console.print(f"would fit: {change}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("memory of one GPU")
-    table.add_column("bytes", justify="right")
-    table.add_column("number is")
-    table.add_column("from", overflow="fold")
-    for line in made.ledger.lines:
-        table.add_row(line.what, f"{line.size_bytes:,}", line.origin.value, line.formula)
-    table.add_row("sum", f"{made.ledger.total_bytes:,}", "", "", style="bold")
-    share = f"{made.workload.utilization:.0%} of {format_bytes(gpu.memory_bytes)}"
-    table.add_row("engine may use", f"{made.budget_bytes:,}", gpu.memory_origin.value, f"{share}; {gpu.source}")
-    table.add_row("left", f"{made.left_bytes:,}", "computed", "", style="bold")
-    console.print(table)
-    if made.yes:
-        console.print(f"cache: {capacity.blocks:,} blocks of {capacity.block_tokens:,} tokens on each rank")
-        console.print(
-            f"       {capacity.kv_tokens:,} tokens beside the KDA state of {made.workload.concurrency} requests, or "
-            f"{capacity.full_requests} requests of {made.workload.context:,} tokens"
-        )
+
+def _gpus(hardware: str | None, gpus: int | None) -> tuple[Gpu, int] | None:
+    """The GPUs asked for, or those of this machine; None when there are none that we know."""
+    from k3stack.hardware.table import gpu
+
+    if hardware is not None:
+        return gpu(hardware), gpus or 8
+    from k3stack.hardware.machine import look, plannable
+
+    found = plannable(look(measure=False))
+    return None if found is None else (found[0], gpus or found[1])
+
+
+def _saved(engine: EngineName, gpu: Gpu) -> Reserves | None:
+    """What a start-up log of this site told, if one was saved."""
+    from k3stack.plan.site import saved
+
+    return saved(engine.value, gpu.id)
+
+
+def _show(output: Output, made: Plan, effects: bool, reserves: Reserves | None) -> None:
+    from k3stack.cli.plan_output import Answer, show_effects
+    from k3stack.plan.effects import effects as effects_of
+
+    if not effects:
+        output.result(made, lambda console: show(made, console))
+        return
+    answer = Answer(made, effects_of(made, reserves))
+
+    def draw(console: Console) -> None:
+        show(made, console)
+        show_effects(answer.effects, console)
+
+    output.result(answer, draw)
+
+
+def _without_gpus(output: Output, where: str, scheme: SchemeName | None) -> int:
+    """No GPU that we know: say what this machine can do."""
+    from k3stack.checkpoint.target import target
+    from k3stack.cli.plan_output import show_routes
+    from k3stack.hardware.machine import look
+    from k3stack.plan.routes import routes
+    from k3stack.spec.schemes import Scheme
+
+    target(where, None if scheme is None else Scheme(scheme.value))
+    machine = look(measure=False)
+    ways = routes(0, machine.ram_bytes, max((disk.free_bytes for disk in machine.disks), default=0))
+    output.note("no GPU that k3stack knows was found here; with --hardware you can plan for another machine")
+    output.result(ways, lambda console: show_routes(ways, console))
+    return NO
+
+
+def _search(
+    output: Output,
+    where: str,
+    scheme: SchemeName | None,
+    gpu: Gpu,
+    gpus: int,
+    workload: Workload,
+    goal: GoalName,
+    engine: EngineName,
+    release: str | None,
+) -> int:
+    from k3stack.checkpoint.target import target
+    from k3stack.cli.plan_output import show_search
+    from k3stack.plan.search import Goal, search
+    from k3stack.spec.schemes import Scheme
+
+    spec, model = target(where, None if scheme is None else Scheme(scheme.value))
+    kind = Goal(goal.value)
+    found = search(spec, model, gpu, gpus, workload, kind, engine.value, release, _saved(engine, gpu))
+    output.result(found, lambda console: show_search(found, console))
+    return YES if found.yes else NO
+
+
+def _calibrate(
+    output: Output, where: str, log: Path, scheme: SchemeName | None, hardware: str | None, save: bool
+) -> int:
+    from k3stack.checkpoint.target import target
+    from k3stack.cli.plan_output import Calibration, show_calibration
+    from k3stack.errors import UsageError
+    from k3stack.hardware.table import gpu
+    from k3stack.plan import site
+    from k3stack.plan.compare import compare, run_of
+    from k3stack.plan.logs import read_log
+    from k3stack.spec.schemes import Scheme
+
+    spec, _ = target(where, None if scheme is None else Scheme(scheme.value))
+    seen = read_log(log)
+    compared = compare(seen, spec) if seen.number("tp") is not None else ()
+    if not compared:
+        output.note("nothing to compare: the log does not say the tensor-parallel size; give it from its first line on")
+    if save:
+        kind = gpu(hardware).id if hardware else site.gpu_of(seen)
+        if kind is None:
+            raise UsageError(
+                "the log does not tell the kind of GPU", where="--save", hint="Add --hardware GPU. Nothing was saved."
+            )
+        kept = site.save(seen.engine, kind, site.reserves_of(seen, run_of(seen, spec)))
+        output.note(f"saved for {seen.engine} on {kind}: {kept}")
+    calibration = Calibration(seen, compared)
+    output.result(calibration, lambda console: show_calibration(calibration, console))
+    return YES if all(one.agrees is not False or one.origin == "estimated" for one in compared) else NO

@@ -28,9 +28,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What one GPU holds."""
+    """What one GPU holds.
+
+    Attributes:
+        stage: which pipeline stage the GPU belongs to; the one that has the least memory left.
+    """
 
     lines: tuple[Line, ...]
+    stage: int = 0
 
     @property
     def total_bytes(self) -> int:

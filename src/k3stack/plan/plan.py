@@ -1,26 +1,24 @@
-"""The plan: does this model do this work on these GPUs, and if not, what would.
-
-What is here today: vLLM, one replica, tensor and pipeline parallelism. The verdict asks for one request of the full
-context and the KDA state of all concurrent ones; the tokens that remain are shared by the requests in flight.
-"""
+"""The plan: does this model do this work on these GPUs, and if not, what would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from k3stack.errors import UsageError
 from k3stack.hardware.table import Gpu
-from k3stack.plan.cache import VllmBlocks, vllm_blocks
+from k3stack.plan.assess import Assessment, Capacity, Job, assess
 from k3stack.plan.layout import Layout, Workload
-from k3stack.plan.ledger import Ledger, Line
-from k3stack.plan.weights import Weights, weights_per_gpu
+from k3stack.plan.ledger import Ledger
+from k3stack.plan.releases import Release, release
+from k3stack.plan.reserves import Reserves
+from k3stack.plan.routes import Route, routes
+from k3stack.plan.rules import Refusal, refusals
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
-from k3stack.values import GIB, Origin, format_bytes
+from k3stack.values import format_bytes
 
-__all__ = ["Capacity", "Plan", "Verdict", "make_plan"]
+__all__ = ["TIGHT_SHARE", "Plan", "Verdict", "make_plan"]
 
 TIGHT_SHARE = 0.02
 """Below this share of a GPU's memory left, a plan is called tight."""
@@ -36,25 +34,6 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """What the memory left for the cache holds.
-
-    Attributes:
-        cache_bytes: memory for MLA cache and KDA state on one GPU.
-        blocks: vLLM's blocks of `block_bytes` in it.
-        kv_tokens: tokens that fit besides the KDA state of all concurrent requests.
-        full_requests: requests of the full context that fit at once.
-    """
-
-    cache_bytes: int
-    block_bytes: int
-    block_tokens: int
-    blocks: int
-    kv_tokens: int
-    full_requests: int
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A model, a machine, a layout, a workload, and the answer.
 
@@ -62,9 +41,13 @@ class Plan:
         model: what an engine is told to load: a folder or a hub id.
         ledger: one GPU (the fullest), for one full request and all KDA states.
         budget_bytes: what the engine may use of one GPU.
-        left_bytes: budget less the ledger; negative is what is missing.
+        left_bytes: budget less the ledger; negative is what is missing. With SGLang's ratio set by hand, what is left
+            in the tighter of its two pools.
         reason: the verdict in a sentence.
         would_fit: the smallest changes that would, when it does not fit.
+        release: the engine release whose arithmetic was used.
+        notes: what else the reader should know.
+        routes: other ways to K3, when it does not fit.
     """
 
     model: str
@@ -81,6 +64,9 @@ class Plan:
     verdict: Verdict
     reason: str
     would_fit: tuple[str, ...] = ()
+    release: str = ""
+    notes: tuple[str, ...] = ()
+    routes: tuple[Route, ...] = ()
 
     @property
     def yes(self) -> bool:
@@ -88,20 +74,42 @@ class Plan:
         return self.verdict in (Verdict.FITS, Verdict.TIGHT)
 
 
-def make_plan(spec: ModelSpec, model: str, gpu: Gpu, layout: Layout, workload: Workload) -> Plan:
-    """Plan one replica on `layout.gpus` GPUs under vLLM.
+def make_plan(
+    spec: ModelSpec,
+    model: str,
+    gpu: Gpu,
+    layout: Layout,
+    workload: Workload,
+    engine: str = "vllm",
+    version: str | None = None,
+    reserves: Reserves | None = None,
+) -> Plan:
+    """Plan `layout.gpus` GPUs under an engine.
+
+    Args:
+        version: the engine release whose arithmetic to use; the newest known one by default.
+        reserves: what a start-up log of this site reported, instead of estimates.
 
     Raises:
         UsageError: the layout or the workload is impossible for this model.
+        NotKnownError: an engine whose memory arithmetic is not known.
     """
-    _check(spec, layout, workload)
-    plan = _assess(spec, model, gpu, layout, workload)
+    check(spec, layout, workload)
+    plan = plan_job(model, Job(spec, gpu, layout, workload, release(engine, version), reserves))
     if plan.yes:
         return plan
-    return replace(plan, would_fit=tuple(_changes(plan)))
+    from k3stack.plan.changes import would_fit
+
+    ways = routes(gpu.memory_bytes * layout.gpus, ram_bytes=0, disk_bytes=0)
+    return replace(plan, would_fit=tuple(would_fit(plan, reserves)), routes=ways)
 
 
-def _check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
+def check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
+    """Refuse what makes no sense for this model under any engine.
+
+    Raises:
+        UsageError: names the argument.
+    """
     for name, heads in (("KDA", spec.kda.heads), ("MLA", spec.mla.heads)):
         if heads % layout.tp:
             raise UsageError(f"{layout.tp} does not divide the {heads} {name} heads", where="tp")
@@ -111,98 +119,43 @@ def _check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
         raise UsageError(f"{workload.context:,} is above the model's {spec.max_context:,} tokens", where="context")
 
 
-def _assess(spec: ModelSpec, model: str, gpu: Gpu, layout: Layout, workload: Workload) -> Plan:
-    budget = int(gpu.memory_bytes * workload.utilization)
-    blocks = vllm_blocks(spec, layout, workload.kv_dtype)
-    weights = [_weights_line(line, layout) for line in weights_per_gpu(spec, layout)]
-    fixed = [*weights, *_reserves(workload)]
-    cache = [_state_line(blocks, workload), _kv_line(blocks, layout, workload)]
-    ledger = Ledger((*fixed, *cache))
-    left = budget - ledger.total_bytes
-    capacity = _capacity(blocks, layout, workload, budget - sum(line.size_bytes for line in fixed))
-    verdict, reason = _verdict(gpu, ledger, budget, left)
+def plan_job(model: str, job: Job, refused: tuple[Refusal, ...] | None = None) -> Plan:
+    """The plan of one job, without looking for changes that would fit; `refused` if the rules were asked already."""
+    if refused is None:
+        refused = refusals(job.spec, job.gpu, job.layout, job.workload, job.release.engine)
+    found = assess(job)
+    if refused:
+        verdict, reason = Verdict.NOT_SUPPORTED, str(refused[0])
+    else:
+        verdict, reason = _verdict(job, found)
     return Plan(
         model=model,
-        spec=spec,
-        scheme=spec.scheme,
-        engine="vllm",
-        gpu=gpu,
-        layout=layout,
-        workload=workload,
-        ledger=ledger,
-        budget_bytes=budget,
-        left_bytes=left,
-        capacity=capacity,
+        spec=job.spec,
+        scheme=job.spec.scheme,
+        engine=job.release.engine,
+        gpu=job.gpu,
+        layout=job.layout,
+        workload=job.workload,
+        ledger=found.ledger,
+        budget_bytes=job.budget_bytes,
+        left_bytes=found.left_bytes,
+        capacity=found.capacity,
         verdict=verdict,
         reason=reason,
+        release=job.release.version,
+        notes=(*found.notes, *(str(refusal) for refusal in refused[1:]), *_notes(job.release, job)),
     )
 
 
-def _weights_line(weights: Weights, layout: Layout) -> Line:
-    total, share = weights.total_bytes, weights.rank_bytes
-    if share == total:
-        formula = "whole on every rank"
-    elif abs(share * layout.gpus - total) < layout.gpus:
-        formula = f"{total:,} B / {layout.gpus}"
-    else:
-        formula = f"of {total:,} B: cut where vLLM cuts, the rest whole"
-    return Line(f"weights: {weights.component}", share, Origin.COMPUTED, formula)
-
-
-def _reserves(workload: Workload) -> Iterator[Line]:
-    """What an engine takes besides weights and cache; estimated from public vLLM logs of 16 x H200."""
-    tokens = workload.batched_tokens
-    yield Line(
-        "activations",
-        tokens * 288 * 1024,
-        Origin.ESTIMATED,
-        f"{tokens:,} batched tokens x 288 KiB (vLLM logs: 1.2 to 2.2 GiB at 4,096, 1.8 to 2.5 GiB at 8,192)",
-    )
-    yield Line("NCCL, CUDA context, workspaces", 2 * GIB, Origin.ESTIMATED, "2 GiB (vLLM logs: 1.2 to 2.5 GiB)")
-
-
-def _state_line(blocks: VllmBlocks, workload: Workload) -> Line:
-    per_sequence = blocks.state_blocks(workload.prefix_caching)
-    return Line(
-        f"KDA state of {workload.concurrency} requests",
-        workload.concurrency * per_sequence * blocks.block_bytes,
-        Origin.COMPUTED,
-        f"{workload.concurrency} x {per_sequence} blocks x {blocks.block_bytes:,} B"
-        + (" (prefix caching, align mode: 3 a group)" if workload.prefix_caching else ""),
-    )
-
-
-def _kv_line(blocks: VllmBlocks, layout: Layout, workload: Workload) -> Line:
-    count = blocks.token_blocks(workload.context, layout.dcp)
-    return Line(
-        f"MLA cache of one {workload.context:,}-token request",
-        count * blocks.block_bytes,
-        Origin.COMPUTED,
-        f"{count} blocks of {blocks.tokens:,} tokens x {blocks.block_bytes:,} B, on every rank",
-    )
-
-
-def _capacity(blocks: VllmBlocks, layout: Layout, workload: Workload, cache_bytes: int) -> Capacity:
-    count = max(cache_bytes, 0) // blocks.block_bytes
-    states = blocks.state_blocks(workload.prefix_caching)
-    per_request = states + blocks.token_blocks(workload.context, layout.dcp)
-    for_tokens = max(count - workload.concurrency * states, 0)
-    return Capacity(
-        cache_bytes=max(cache_bytes, 0),
-        block_bytes=blocks.block_bytes,
-        block_tokens=blocks.tokens * layout.dcp,
-        blocks=count,
-        kv_tokens=for_tokens * blocks.tokens * layout.dcp,
-        full_requests=count // per_request,
-    )
-
-
-def _verdict(gpu: Gpu, ledger: Ledger, budget: int, left: int) -> tuple[Verdict, str]:
-    need, have = format_bytes(ledger.total_bytes), format_bytes(budget)
+def _verdict(job: Job, found: Assessment) -> tuple[Verdict, str]:
+    gpu, left = job.gpu, found.left_bytes
+    need, have = format_bytes(found.ledger.total_bytes), format_bytes(job.budget_bytes)
     if left < 0:
+        split = found.ledger.total_bytes <= job.budget_bytes
+        more = "; the two pools are split wrongly for this work" if split else ""
         return (
             Verdict.DOES_NOT_FIT,
-            f"each {gpu.name} needs {need} and may use {have}: {format_bytes(-left)} too much",
+            f"each {gpu.name} needs {need} and may use {have}: {format_bytes(-left)} too much{more}",
         )
     if left < TIGHT_SHARE * gpu.memory_bytes:
         return (
@@ -213,60 +166,13 @@ def _verdict(gpu: Gpu, ledger: Ledger, budget: int, left: int) -> tuple[Verdict,
     return Verdict.FITS, f"each {gpu.name} needs {need} of {have}; {format_bytes(left)} left"
 
 
-def _changes(plan: Plan) -> Iterator[str]:
-    """The smallest changes that would fit: the fewest GPUs for a milder workload, and the fewest for this one."""
-    milder = _milder(plan, plan.layout)
-    if milder is not None:
-        yield f"{plan.layout.gpus} x {plan.gpu.name} with {milder}"
-    for layout in _others(plan):
-        if _assess(plan.spec, plan.model, plan.gpu, layout, plan.workload).yes:
-            yield f"{layout.gpus} x {plan.gpu.name} ({_describe(layout)}) as asked"
-            return
-        if milder is None:
-            milder = _milder(plan, layout)
-            if milder is not None:
-                yield f"{layout.gpus} x {plan.gpu.name} ({_describe(layout)}) with {milder}"
-
-
-def _milder(plan: Plan, layout: Layout) -> str | None:
-    """The mildest change of the workload that fits: more memory for the engine, less context, fewer requests."""
-    asked = plan.workload
-    for concurrency in dict.fromkeys((asked.concurrency, min(asked.concurrency, 5))):
-        for context in _halvings(asked.context):
-            for utilization in dict.fromkeys(max(asked.utilization, share) for share in (0.0, 0.95, 0.97)):
-                tried = replace(asked, context=context, concurrency=concurrency, utilization=utilization)
-                if tried != asked and _assess(plan.spec, plan.model, plan.gpu, layout, tried).yes:
-                    return _difference(asked, tried)
-    return None
-
-
-def _halvings(context: int) -> Iterator[int]:
-    yield context
-    while (context := context // 2) >= 8_192:
-        yield context
-
-
-def _difference(asked: Workload, tried: Workload) -> str:
-    said = []
-    if tried.utilization != asked.utilization:
-        said.append(f"utilization {tried.utilization}")
-    if tried.context != asked.context:
-        said.append(f"context {tried.context:,}")
-    if tried.concurrency != asked.concurrency:
-        said.append(f"{tried.concurrency} concurrent requests")
-    return ", ".join(said)
-
-
-def _others(plan: Plan) -> Iterator[Layout]:
-    """Other layouts of as many or more whole nodes: fewest GPUs first, wide tensor parallelism before stages."""
-    for gpus in (4, 8, 16, 32, 64, 128):
-        if gpus < plan.layout.gpus or gpus % plan.gpu.gpus_per_node:
-            continue
-        for tp in (32, 16, 8):
-            cuts_heads = plan.spec.mla.heads % tp == 0 and plan.spec.kda.heads % tp == 0
-            if gpus % tp == 0 and cuts_heads and (tp, gpus // tp) != (plan.layout.tp, plan.layout.pp):
-                yield Layout(tp=tp, pp=gpus // tp)
-
-
-def _describe(layout: Layout) -> str:
-    return f"TP{layout.tp}" + (f" x PP{layout.pp}" if layout.pp > 1 else "")
+def _notes(release: Release, job: Job) -> tuple[str, ...]:
+    """What public reports warn of for this kind of plan."""
+    notes = []
+    if job.workload.utilization > 0.97 and release.engine == "vllm":
+        notes.append("utilization above 0.97 is refused where context and driver already hold 1.5 % (2 GiB of an H200)")
+    if job.layout.tp > job.gpu.nvlink_gpus:
+        notes.append(
+            f"tensor parallelism leaves the NVLink domain of {job.gpu.nvlink_gpus} GPUs: expect slow exchanges"
+        )
+    return tuple(notes)

@@ -1,0 +1,85 @@
+"""The smallest changes that would fit, when a plan does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from k3stack.plan.assess import Job
+from k3stack.plan.layout import Layout, Workload
+from k3stack.plan.plan import Plan, Verdict, plan_job
+from k3stack.plan.releases import release
+from k3stack.plan.reserves import Reserves
+
+__all__ = ["would_fit"]
+
+_GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+_TENSOR_SIZES = (32, 16, 8, 4)
+
+
+def would_fit(plan: Plan, reserves: Reserves | None = None) -> Iterator[str]:
+    """A milder workload on the same GPUs, the fewest GPUs for a milder workload, and the fewest for this one."""
+    milder = _milder(plan, plan.layout, reserves) if plan.verdict is not Verdict.NOT_SUPPORTED else None
+    if milder is not None:
+        yield f"{plan.layout.gpus} x {plan.gpu.name} with {milder}"
+    for layout in _others(plan):
+        if _fits(plan, layout, plan.workload, reserves):
+            yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) as asked"
+            return
+        if milder is None:
+            milder = _milder(plan, layout, reserves)
+            if milder is not None:
+                yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) with {milder}"
+
+
+def _fits(plan: Plan, layout: Layout, workload: Workload, reserves: Reserves | None) -> bool:
+    job = Job(plan.spec, plan.gpu, layout, workload, release(plan.engine, plan.release), reserves)
+    return plan_job(plan.model, job).yes
+
+
+def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None:
+    """The mildest change of the workload that fits: more memory for the engine, less context, fewer requests."""
+    asked = plan.workload
+    for tokens in dict.fromkeys((asked.batched_tokens, min(asked.batched_tokens, 4_096))):
+        for concurrency in dict.fromkeys((asked.concurrency, min(asked.concurrency, 5))):
+            for context in _halvings(asked.context):
+                for utilization in dict.fromkeys(max(asked.utilization, share) for share in (0.0, 0.95, 0.97)):
+                    tried = replace(
+                        asked, context=context, concurrency=concurrency, utilization=utilization, batched_tokens=tokens
+                    )
+                    if tried != asked and _fits(plan, layout, tried, reserves):
+                        return _difference(asked, tried)
+    return None
+
+
+def _halvings(context: int) -> Iterator[int]:
+    yield context
+    while (context := context // 2) >= 8_192:
+        yield context
+
+
+def _difference(asked: Workload, tried: Workload) -> str:
+    said = []
+    if tried.utilization != asked.utilization:
+        said.append(f"utilization {tried.utilization}")
+    if tried.batched_tokens != asked.batched_tokens:
+        said.append(f"{tried.batched_tokens:,} tokens per step")
+    if tried.context != asked.context:
+        said.append(f"context {tried.context:,}")
+    if tried.concurrency != asked.concurrency:
+        said.append(f"{tried.concurrency} concurrent requests")
+    return ", ".join(said)
+
+
+def _others(plan: Plan) -> Iterator[Layout]:
+    """Other layouts of as many or more whole nodes: fewest GPUs first, wide tensor parallelism before stages."""
+    asked = plan.layout
+    for gpus in _GPU_COUNTS:
+        if gpus < asked.gpus or gpus % plan.gpu.gpus_per_node:
+            continue
+        for tp in _TENSOR_SIZES:
+            cuts_heads = plan.spec.mla.heads % tp == 0 and plan.spec.kda.heads % tp == 0
+            if gpus % tp == 0 and cuts_heads:
+                layout = Layout(tp=tp, pp=gpus // tp)
+                if layout != asked and layout.pp <= len(plan.spec.layers):
+                    yield layout
