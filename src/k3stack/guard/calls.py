@@ -83,7 +83,7 @@ def check_call(call: Call, tools: ToolSet, taken_ids: set[str], policy: Policy) 
     for code in call.problems:
         found.problem(code, f"{call.name or 'call'}: {code.replace('_', ' ')}")
     call = _with_declared_name(call, tools, found)
-    call = _with_valid_arguments(call, tools[call.name] if call.name in tools else None, policy, found)
+    call = _with_valid_arguments(call, tools.get(call.name), policy, found)
     call = _with_unique_id(call, taken_ids, policy, found)
     return CheckedCall(
         call, tuple(dict.fromkeys(found.problems)), tuple(found.repairs), found.sendable, tuple(found.details)
@@ -113,7 +113,7 @@ def _with_valid_arguments(call: Call, tool: Tool | None, policy: Policy, found: 
     except StrictJsonError as error:
         found.problem(error.problem, f"{call.name}: {error}", sendable=False)
         return call
-    if _has_marker(call.name) or ("<|" in text or "\\u003c" in text.lower()) and _has_marker_within(arguments):
+    if _has_marker(call.name) or (("<|" in text or "\\u003c" in text.lower()) and _has_marker_within(arguments)):
         found.problem(Problem.MARKER_IN_CALL, f"{call.name}: a control marker in the call")
     if tool is not None and (errors := tool.errors(arguments)):
         repaired = coerced(arguments, tool.schema) if policy.coerce else arguments

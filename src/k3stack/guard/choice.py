@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from k3stack.guard.calls import Call
-from k3stack.guard.channels import CONTENT, REASONING, WITHDRAWN, Channels, Piece
+from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, RESTATED, Channels, Piece
 from k3stack.guard.policy import Policy
 from k3stack.guard.request import ChatRequest
 from k3stack.guard.verdict import Finished
 
-__all__ = ["Choice", "HeldTooMuchError"]
+__all__ = ["Choice", "HeldTooMuchError", "other_fields", "text_delta", "whole_text"]
 
 _TEXT_FIELDS = frozenset({"reasoning", "reasoning_content", "content"})
 _OURS = _TEXT_FIELDS | {"tool_calls"}
@@ -100,12 +100,13 @@ class Choice:
         )
 
     def _note(self, pieces: list[Piece]) -> None:
-        for kind, text in pieces:
-            if kind == REASONING:
+        for piece in pieces:
+            if piece.kind == REASONING:
                 self._reasoned = True
-            elif kind == WITHDRAWN:
-                self._reasoned = False
-            elif not self._answered and text.strip():
+            elif piece.kind == RESTATED:
+                self._reasoned = bool(piece.reasoning)
+                self._answered = bool(piece.text.strip())
+            elif not self._answered and piece.text.strip():
                 self._answered = True
 
     def _collect(self, fragments: list[Any]) -> None:
@@ -130,7 +131,7 @@ class Choice:
         return max(self._calls, default=0)
 
     def _fragments(self, index: int, call_id: str, name: str) -> _Fragments:
-        """The call these fragments belong to: a second id under a used index is a second call, never more of the first."""
+        """The call these fragments belong to: another id under a used index is another call."""
         part = self._calls.setdefault(index, _Fragments())
         if call_id and part.id and call_id != part.id:
             self._done.append(part)
@@ -144,19 +145,33 @@ class Choice:
 def _same(pieces: list[Piece], content: object) -> bool:
     if not pieces:
         return not content
-    return len(pieces) == 1 and pieces[0][0] == CONTENT and pieces[0][1] == content
+    return len(pieces) == 1 and pieces[0].kind == CONTENT and pieces[0].text == content
 
 
 def text_delta(pieces: list[Piece]) -> dict[str, str]:
-    """The delta fields for text: reasoning goes out under both names, since clients read one or the other."""
+    """The delta fields for a stream: reasoning goes out under both names, since clients read one or the other."""
     delta: dict[str, str] = {}
-    reasoning = "".join(text for kind, text in pieces if kind == REASONING)
-    content = "".join(text for kind, text in pieces if kind == CONTENT)
+    reasoning = "".join(piece.text for piece in pieces if piece.kind == REASONING)
+    content = "".join(piece.text for piece in pieces if piece.kind in (CONTENT, CATCH_UP))
     if reasoning:
         delta["reasoning"] = delta["reasoning_content"] = reasoning
     if content:
         delta["content"] = content
     return delta
+
+
+def whole_text(pieces: list[Piece]) -> tuple[str, str]:
+    """(reasoning, content) of a whole answer."""
+    reasoning: list[str] = []
+    content: list[str] = []
+    for piece in pieces:
+        if piece.kind == REASONING:
+            reasoning.append(piece.text)
+        elif piece.kind == CONTENT:
+            content.append(piece.text)
+        elif piece.kind == RESTATED:
+            reasoning, content = [piece.reasoning], [piece.text]
+    return "".join(reasoning), "".join(content)
 
 
 def other_fields(delta: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ MARKERS = ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>")
 
 
 class Problem(StrEnum):
-    """What was wrong with an answer. Codes of `k3stack.xtml` problems appear beside these under their own names."""
+    """What was wrong with an answer. The codes of `k3stack.xtml` appear beside these under their own names."""
 
     UNDECLARED_TOOL = "undeclared_tool"
     UNEXPECTED_CALL = "unexpected_call"
@@ -58,14 +58,14 @@ class Verdict(StrEnum):
 
 
 class OnExhausted(StrEnum):
-    """What a client gets when no attempt was valid: the last call that is at least strict JSON, flagged; or an error."""
+    """What a client gets when no attempt was valid: the last calls that are strict JSON, flagged; or an error."""
 
     PASS = "pass"
     ERROR = "error"
 
 
 class Source(StrEnum):
-    """What the upstream's text is: split into fields by the engine's parsers, or K3's grammar as the model wrote it."""
+    """What the upstream sends: text split into fields by the engine's parsers, or all that the model wrote."""
 
     PARSED = "parsed"
     RAW = "raw"
@@ -82,8 +82,8 @@ class Policy:
         coerce: whether a value of the wrong type may be turned into the one the schema names, where there is one
             meaning ("3" to 3).
         opaque_ids: whether call ids that repeat from turn to turn (`NAME:3`) are replaced by unique ones.
-        hold_reasoning: keep reasoning back until its channel has closed. Costs live reasoning; then an answer whose
-            think channel was skipped is never shown as reasoning first.
+        hold_reasoning: keep reasoning back until its channel has closed. Costs live reasoning; then an answer
+            whose think channel was skipped is never shown as reasoning first.
         source: see `Source`.
         max_held_bytes: the most call text and held reasoning kept for one answer.
     """

@@ -23,7 +23,7 @@ _MAX_DEPTH = 64
 def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
     """`value` with every part that has one meaning under `schema` turned into it; equal to `value` if none has.
 
-    >>> coerced({"days": "3", "note": "3"}, {"properties": {"days": {"type": "integer"}, "note": {"type": "string"}}})
+    >>> coerced({"days": "3", "note": "3"}, {"properties": {"days": {"type": "integer"}}})
     {'days': 3, 'note': '3'}
     """
     return _coerced(value, schema, schema, _MAX_DEPTH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema_rs
 
@@ -34,7 +34,7 @@ class Tool:
     unusable: str | None = None
 
     def errors(self, arguments: Mapping[str, Any]) -> list[str]:
-        """What the schema says against `arguments`, at most five lines; [] when they are valid or it is unusable."""
+        """What the schema says against `arguments`, at most five lines; [] when it has nothing to say."""
         if self.validator is None or self.validator.is_valid(arguments):
             return []
         found: list[str] = []
@@ -49,7 +49,7 @@ class Tool:
 class ToolSet:
     """The declared tools by name. Sets are cached by content: agents send the same tools with every turn."""
 
-    _cache: OrderedDict[bytes, ToolSet] = OrderedDict()
+    _cache: ClassVar[OrderedDict[bytes, ToolSet]] = OrderedDict()
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools = tools
@@ -74,8 +74,9 @@ class ToolSet:
     def __len__(self) -> int:
         return len(self._tools)
 
-    def __getitem__(self, name: str) -> Tool:
-        return self._tools[name]
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name, or None."""
+        return self._tools.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -165,4 +165,3 @@ def _reason(reason: str, calls: tuple[CheckedCall, ...], notes: _Notes) -> str:
 
 def _once(codes: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(code) for code in codes))
-
