@@ -202,7 +202,7 @@ class StreamGuard:
         return self._single(chunk, {**entry, "delta": sent}) if sent else b""
 
     def _text(self, pieces: list[Piece]) -> dict[str, str]:
-        """The text of these pieces that this attempt may still send: a later one gives content only if none went out."""
+        """The text that this attempt may send: a later one gives content only if none went out before."""
         text = text_delta(pieces)
         if self._attempts.number:
             text.pop("reasoning", None)

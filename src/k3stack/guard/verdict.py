@@ -13,9 +13,22 @@ __all__ = ["Finished", "Judged", "judge"]
 _CUT = ("length", "content_filter", "abort", "error")
 """Finish reasons of an answer that was stopped from outside: asking again would be stopped again."""
 
-HARMLESS = frozenset({"unclosed_think", "skipped_think", "unclosed_response", "missing_tools", "loose_marker",
-                      "bad_attribute", "repeated_tools", "stray_text", "unclosed_tools", "truncated", "empty_tools",
-                      "unexpected_call"})  # fmt: skip
+HARMLESS = frozenset(
+    {
+        "bad_attribute",
+        "empty_tools",
+        "loose_marker",
+        "missing_tools",
+        "repeated_tools",
+        "skipped_think",
+        "stray_text",
+        "truncated",
+        "unclosed_response",
+        "unclosed_think",
+        "unclosed_tools",
+        "unexpected_call",
+    }
+)
 """Parser problems that leave every call with one meaning; the others make the answer invalid."""
 
 
