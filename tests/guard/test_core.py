@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from tests.guard.answers import PARIS, TOOLS, Answer, body, call, run, run_stream, run_whole, sse
 
 from k3stack.guard import OnExhausted, Policy
-from tests.guard.answers import PARIS, TOOLS, Answer, body, call, run, run_stream, run_whole, sse
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 GOOD = Answer(calls=[call()])
@@ -68,7 +68,12 @@ def test_one_bad_call_among_two_spoils_both(streamed: bool) -> None:
     [
         (call('{"city": "Paris", "days": "3"}'), "get_weather", {"city": "Paris", "days": 3}, "coerced"),
         (call('{"city": 75001}'), "get_weather", {"city": "75001"}, "coerced"),
-        (call('{"path": "a", "force": "True"}', "delete_file"), "delete_file", {"path": "a", "force": True}, "coerced"),
+        (
+            call('{"path": "a", "force": "True"}', "delete_file"),
+            "delete_file",
+            {"path": "a", "force": True},
+            "coerced",
+        ),
         (call(PARIS, "functions.get_weather"), "get_weather", {"city": "Paris"}, "prefix_stripped"),
         (call("", "noop"), "noop", {}, "empty_arguments"),
     ],
@@ -189,7 +194,11 @@ def test_a_call_nobody_asked_for_is_dropped(streamed: bool, choice: str | None) 
     ("choice", "first", "problem"),
     [
         ("required", Answer(content="no"), "no_call"),
-        ({"type": "function", "function": {"name": "get_weather"}}, Answer(calls=[call("{}", "noop")]), "wrong_tool"),
+        (
+            {"type": "function", "function": {"name": "get_weather"}},
+            Answer(calls=[call("{}", "noop")]),
+            "wrong_tool",
+        ),
     ],
 )
 def test_the_tool_choice_is_kept(streamed: bool, choice: Any, first: Answer, problem: str) -> None:

@@ -79,6 +79,7 @@ class Attempts(Generic[T]):
         """One more attempt begins."""
         self.number += 1
         self.report.resamples = self.number
+        self.taken_ids = set(self.request.known_ids)
 
     def keep(self, judged: list[Judged], answer: T) -> None:
         """Remember an answer that may go out flagged if nothing better comes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from k3stack import xtml
-from k3stack.guard.calls import Call
+from k3stack.guard.calls import Call, new_call_id
 from k3stack.guard.policy import MARKERS, Policy, Repair, Source
 from k3stack.guard.request import ChatRequest
 
@@ -218,7 +218,7 @@ class _Reader:
     def calls(self) -> list[Call]:
         """The calls read so far."""
         return [
-            Call(call.name, call.arguments_json, "", tuple(self._call_problems.get(number, ())))
+            Call(call.name, call.arguments_json, new_call_id(), tuple(self._call_problems.get(number, ())))
             for number, call in sorted(self._calls.items())
         ]
 

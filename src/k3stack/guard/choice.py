@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from k3stack.guard.calls import Call
 from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, RESTATED, Channels, Piece
-from k3stack.guard.policy import Policy
+from k3stack.guard.policy import Policy, Source
 from k3stack.guard.request import ChatRequest
 from k3stack.guard.verdict import Finished
 
@@ -89,6 +89,8 @@ class Choice:
         self._note(pieces)
         fragments = self._done + [self._calls[index] for index in sorted(self._calls)]
         calls = tuple(Call(part.name, "".join(part.arguments), part.id) for part in fragments)
+        if self._policy.source is Source.RAW:
+            calls, recovered = calls + tuple(recovered), []
         return pieces, Finished(
             calls=calls,
             recovered=tuple(recovered),

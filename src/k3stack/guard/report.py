@@ -54,8 +54,8 @@ class Report:
 
     @property
     def flag(self) -> dict[str, Any] | None:
-        """The `k3_guard` field of a response; None for a clean one."""
-        if self.verdict in (None, Verdict.CLEAN):
+        """The `k3_guard` field of a response; None where there is nothing to tell."""
+        if self.verdict is None or (self.verdict is Verdict.CLEAN and not self.problems):
             return None
         return {
             "verdict": str(self.verdict),

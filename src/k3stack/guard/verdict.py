@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from k3stack.guard.calls import Call, CheckedCall, check_call
-from k3stack.guard.policy import OnExhausted, Policy, Problem, Repair
+from k3stack.guard.policy import OnExhausted, Policy, Problem, Repair, Source
 from k3stack.guard.request import ChatRequest
 
 __all__ = ["Finished", "Judged", "judge"]
@@ -16,6 +16,7 @@ _CUT = ("length", "content_filter", "abort", "error")
 HARMLESS = frozenset(
     {
         "bad_attribute",
+        "bad_value",  # the schema decides whether the text may stand
         "empty_tools",
         "loose_marker",
         "missing_tools",
@@ -110,11 +111,12 @@ def judge(finished: Finished, request: ChatRequest, policy: Policy, taken_ids: s
         calls = _without_cut_calls(calls, policy, notes)
     else:
         _check_the_whole(finished, calls, request, notes)
+    reason = _reason(finished.reason, calls, policy, notes)
     return Judged(
         calls=calls,
         problems=_once(notes.problems),
         repairs=_once(notes.repairs + [code for call in calls for code in call.repairs]),
-        reason=_reason(finished.reason, calls, notes),
+        reason=reason,
         acceptable=notes.acceptable or finished.reason in _CUT,
         details=tuple(notes.details),
     )
@@ -166,14 +168,13 @@ def _check_the_whole(
         notes.wrong(Problem.EMPTY_ANSWER, "reasoning without an answer or a call")
 
 
-def _reason(reason: str, calls: tuple[CheckedCall, ...], notes: _Notes) -> str:
+def _reason(reason: str, calls: tuple[CheckedCall, ...], policy: Policy, notes: _Notes) -> str:
     """The finish reason that agrees with the calls. `stop` with a named choice is as OpenAI has it, and stays."""
     if reason == "tool_calls" and not calls:
         notes.repairs.append(Repair.FINISH_REASON)
         return "stop"
-    if reason == "stop" and calls and Repair.RECOVERED_CALL in notes.repairs:
-        return "tool_calls"
-    return reason
+    found_in_text = Repair.RECOVERED_CALL in notes.repairs or policy.source is Source.RAW
+    return "tool_calls" if reason == "stop" and calls and found_in_text else reason
 
 
 def _once(codes: list[str]) -> tuple[str, ...]:
