@@ -18,7 +18,7 @@ RAW_GOOD = (
     "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
 )
 
-# The engine's parser merged calls, injected arguments, cut text or lost a call, and nothing of it shows from outside.
+# The engine's parser merged calls, injected arguments, cut text or lost a call, and nothing of it shows outside.
 INVISIBLE = {14: "all", 16: "all", 19: "all", 25: "all", 37: "all", 5: "sglang_stream", 40: "sglang_stream"}
 
 
@@ -115,8 +115,10 @@ def test_held_reasoning_is_never_shown_as_the_wrong_thing() -> None:
         assert as_wanted(case, got), got
 
 
-LEAKED = '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" ' \
-    'type="string"<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'  # fmt: skip
+LEAKED = (
+    '<|open|>tools<|sep|><|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" '
+    'type="string"<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

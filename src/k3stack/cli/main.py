@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
+from k3stack.cli import guard
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -39,6 +40,9 @@ def _common(
     ] = False,
 ) -> None:
     """From a Kimi-K3 checkpoint to an endpoint people can trust."""
+
+
+app.command("guard")(guard.guard)
 
 
 def main() -> None:

@@ -74,6 +74,11 @@ class StreamGuard:
         """Whether the client has everything it will get, so that nothing more need be read."""
         return self._over
 
+    @property
+    def held_bytes(self) -> int:
+        """About how many bytes of calls and text are held back now."""
+        return 0 if self._held_since is None else sum(choice.held_bytes for choice in self._choices.values())
+
     def feed(self, data: bytes) -> bytes:
         """Bytes from the upstream; the bytes to send on now."""
         if self._over:
