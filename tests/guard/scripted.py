@@ -45,6 +45,9 @@ SCRIPTS: dict[str, list[Answer]] = {
 }
 
 
+SOAK_FAULTS = ("bad_schema", "not_json", "half_json", "undeclared", "500", "cut", "malformed", "always_nan")
+
+
 class ScriptedUpstream:
     """The upstream, in a thread of its own. What it saw is in its counters."""
 
@@ -113,6 +116,8 @@ class ScriptedUpstream:
             if stream:
                 return await self._send(request, list(answer.chunks(4, 3)))
             return web.Response(body=answer.whole(), content_type="application/json")
+        if script.startswith("soak:"):
+            return await self._soak(request, script[5:], attempt, stream)
         if script == "500":
             return web.json_response({"error": {"message": "engine died", "type": "x", "code": 500}}, status=500)
         if script == "html":
@@ -126,6 +131,19 @@ class ScriptedUpstream:
         if not stream:
             return await self._whole_fault(request, script)
         return await self._stream_fault(request, script)
+
+    async def _soak(self, request: web.Request, nonce: str, attempt: int, stream: bool) -> web.StreamResponse:
+        """One request in twenty goes wrong; every good answer carries the request's own number."""
+        number = int(nonce)
+        good = Answer(f"thinking {nonce}", f"looking {nonce}", [call(json.dumps({"city": nonce}))])
+        fault = SOAK_FAULTS[number // 20 % len(SOAK_FAULTS)] if number % 20 == 7 else "none"
+        if fault in ("500", "cut", "malformed", "always_nan"):
+            return await self._play(request, fault, attempt, stream)
+        if fault != "none" and attempt == 0:
+            return await self._play(request, fault, 0, stream)
+        if stream:
+            return await self._send(request, [b"".join(good.chunks())])
+        return web.Response(body=good.whole(), content_type="application/json")
 
     async def _whole_fault(self, request: web.Request, script: str) -> web.StreamResponse:
         whole = GOOD.whole()

@@ -170,7 +170,7 @@ def test_a_client_that_hangs_up_stops_the_upstream(guard: Guard, upstream: Scrip
             for _ in answer.iter_raw():
                 break
         assert upstream.cancelled.wait(5), script
-        _until(lambda hung_up=hung_up: guard.metric("k3_guard_disconnects_total") > hung_up)  # type: ignore[misc]
+        _until(lambda hung_up=hung_up: guard.metric("k3_guard_disconnects_total") > hung_up)
     _until(lambda: guard.metric("k3_guard_in_flight") == 0)
 
 

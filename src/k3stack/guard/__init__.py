@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from k3stack.guard.policy import OnExhausted, Policy, Problem, Repair, Source, Verdict
     from k3stack.guard.request import ChatRequest, parse_chat_request
     from k3stack.guard.stream import StreamGuard
+    from k3stack.guard.transport import AsyncTransport, Transport
 
 _HOMES = {
     "AnswerGuard": "answer",
+    "AsyncTransport": "transport",
     "ChatRequest": "request",
     "OnExhausted": "policy",
     "Policy": "policy",
@@ -31,12 +33,14 @@ _HOMES = {
     "Repair": "policy",
     "Source": "policy",
     "StreamGuard": "stream",
+    "Transport": "transport",
     "Verdict": "policy",
     "parse_chat_request": "request",
 }
 
 __all__ = [
     "AnswerGuard",
+    "AsyncTransport",
     "ChatRequest",
     "OnExhausted",
     "Policy",
@@ -44,6 +48,7 @@ __all__ = [
     "Repair",
     "Source",
     "StreamGuard",
+    "Transport",
     "Verdict",
     "parse_chat_request",
 ]

@@ -36,14 +36,14 @@ class AnswerGuard:
 
     def __init__(self, request: ChatRequest, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
         self._attempts: Attempts[tuple[_Answer, list[_Message]]] = Attempts(request, policy, clock)
-        self._request = request
+        self.request = request
         self._policy = policy
         self.report = self._attempts.report
 
     def body(self) -> bytes:
         """The request body for the attempt that comes now."""
         number = self._attempts.number
-        return self._request.raw if number == 0 else self._request.resample_body(number)
+        return self.request.raw if number == 0 else self.request.resample_body(number)
 
     def take(self, data: bytes) -> Step:
         """The answer of an attempt: what to send, or that it must be asked again."""
@@ -79,11 +79,11 @@ class AnswerGuard:
     def _judge(self, choice: dict[str, Any]) -> tuple[_Message, Judged]:
         message = choice.get("message")
         message = message if isinstance(message, dict) else {}
-        guard = Choice(self._request, self._policy)
+        guard = Choice(self.request, self._policy)
         taken = guard.take(message)
         self.report.max_held_bytes = max(self.report.max_held_bytes, guard.held_bytes)
         pieces, finished = guard.finish(str(choice.get("finish_reason") or "stop"))
-        judged = judge(finished, self._request, self._policy, self._attempts.taken_ids)
+        judged = judge(finished, self.request, self._policy, self._attempts.taken_ids)
         self.report.add(judged)
         reasoning, content = whole_text(taken.pieces + pieces)
         return _message(message, reasoning, content, judged), judged

@@ -44,7 +44,7 @@ class StreamGuard:
     """
 
     def __init__(self, request: ChatRequest, policy: Policy, clock: Callable[[], float] = time.monotonic) -> None:
-        self._request = request
+        self.request = request
         self._policy = policy
         self._clock = clock
         self._attempts: Attempts[_Chunk] = Attempts(request, policy, clock)
@@ -67,7 +67,7 @@ class StreamGuard:
     def body(self) -> bytes:
         """The request body for the attempt that comes now."""
         number = self._attempts.number
-        return self._request.raw if number == 0 else self._request.resample_body(number)
+        return self.request.raw if number == 0 else self.request.resample_body(number)
 
     @property
     def over(self) -> bool:
@@ -117,7 +117,7 @@ class StreamGuard:
         out = self._give_up()
         if self._over:
             return out
-        if self._request.include_usage:
+        if self.request.include_usage:
             usage = {**(self._first_chunk or {}), "choices": [], "usage": self._attempts.usage}
             out += event(usage)
         self._over = True
@@ -190,7 +190,7 @@ class StreamGuard:
         index = entry.get("index") or 0
         choice = self._choices.get(index)
         if choice is None:
-            choice = self._choices[index] = Choice(self._request, self._policy)
+            choice = self._choices[index] = Choice(self.request, self._policy)
         if choice.finished:  # nothing belongs after the finish
             return b""
         delta = entry.get("delta") or {}
@@ -231,7 +231,7 @@ class StreamGuard:
         reason: str,
     ) -> bytes | None:
         tail, finished = choice.finish(reason)
-        judged = judge(finished, self._request, self._policy, self._attempts.taken_ids)
+        judged = judge(finished, self.request, self._policy, self._attempts.taken_ids)
         self.report.add(judged)
         first = self._attempts.number == 0
         rest = self._text(pieces + tail) | (other_fields(entry.get("delta") or {}) if first else {})
