@@ -12,7 +12,7 @@ Standard library only.
 
 from __future__ import annotations
 
-from k3stack.xtml.encode import Effort, Segment, encode, segments_text
+from k3stack.xtml.encode import IMAGE_PLACEHOLDER, Effort, Segment, encode, segments_text, tokenize
 from k3stack.xtml.events import (
     Argument,
     Call,
@@ -34,6 +34,7 @@ from k3stack.xtml.wire import CONTROL_IDS, CONTROL_TOKENS, Channel, ProblemCode
 __all__ = [
     "CONTROL_IDS",
     "CONTROL_TOKENS",
+    "IMAGE_PLACEHOLDER",
     "Argument",
     "Call",
     "CallDropped",
@@ -56,4 +57,5 @@ __all__ = [
     "parse",
     "replay",
     "segments_text",
+    "tokenize",
 ]

@@ -111,7 +111,7 @@ class Channels:
         self.settled, self._since_start = True, None
         if self._value is not None:
             self._finish_value(closed)
-        elif self._held is not None:
+        if self._held is not None:
             self._finish_tools_open(closed)
         if self._call is not None:
             if partial.may_open & _VALUE_TAGS:
@@ -258,6 +258,9 @@ class Channels:
 
     def _in_unfinished(self, marker: Marker) -> None:
         if marker.what in _ENDS_UNFINISHED:
+            if marker.what == "open call":
+                # The call may be real, or quoted in the value whose close is missing.
+                self._record.problem(ProblemCode.AMBIGUOUS_MARKER)
             self._close_call(by_own_marker=False)
             self._in_tools(marker)
 
@@ -425,9 +428,6 @@ class Channels:
 
     def _replay(self, value: Value, place: int) -> None:
         """Read the rest of an unfinished value as what it was written as."""
-        first = value.controls[place]
-        if first is not None and first.what == "open call":
-            self._record.problem(ProblemCode.AMBIGUOUS_MARKER)
         for number in range(place, len(value.pieces)):
             piece = value.pieces[number]
             if number not in value.controls:

@@ -102,9 +102,14 @@ class _Candidate:
         self.loose = True
         return not text.strip(_SPACE)
 
+    @property
+    def complete(self) -> bool:
+        """Whether `<|sep|>` would make this a marker now."""
+        return self._word in _TAGS
+
     def marker(self) -> Marker | None:
         """The marker, now that `<|sep|>` came; None if there is no tag."""
-        if self._word not in _TAGS:
+        if not self.complete:
             return None
         attributes = "".join(self._attributes)
         if attributes:
@@ -175,7 +180,10 @@ class Lexer:
         tail, candidate = self._tail, self._candidate
         self._tail, self._candidate = "", None
         if candidate is not None:
-            return Partial(candidate.raw + tail, candidate.may_open)
+            raw = candidate.raw
+            if not tail or (candidate.complete and SEP.startswith(tail)) or candidate.take(tail):
+                return Partial(raw + tail, candidate.may_open)
+            self._sink.broken(raw)
         if tail and any(token.startswith(tail) for token in (OPEN, CLOSE, END)):
             return Partial(tail, _TAGS if OPEN.startswith(tail) else frozenset())
         if tail:
