@@ -41,7 +41,7 @@ class GuardApp:
         self.settings = settings
         self.metrics = Metrics()
         self.gateway = Gateway(settings, self.metrics)
-        self._chat = Chat(self.gateway, self.metrics, settings, log)
+        self._chat = Chat(self.gateway, self.metrics, settings)
         self._log = log
         self._in_flight = 0
 

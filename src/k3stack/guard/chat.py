@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import aiohttp
@@ -24,6 +23,7 @@ from k3stack.guard.http import (
 from k3stack.guard.journal import Entry
 from k3stack.guard.metrics import Metrics
 from k3stack.guard.policy import Source
+from k3stack.guard.prefix import PrefixReporter
 from k3stack.guard.relay import full_path, hang_up_ends
 from k3stack.guard.report import Report
 from k3stack.guard.request import ChatRequest, parse_chat_request
@@ -43,16 +43,13 @@ class Chat:
         gateway: to the upstreams.
         metrics: to count in.
         settings: of the proxy.
-        log: where lines about prefixes go.
     """
 
-    def __init__(
-        self, gateway: Gateway, metrics: Metrics, settings: Settings, log: Callable[[dict[str, object]], None]
-    ) -> None:
+    def __init__(self, gateway: Gateway, metrics: Metrics, settings: Settings) -> None:
         self._gateway = gateway
         self._metrics = metrics
         self._settings = settings
-        self._log = log
+        self._prefixes = PrefixReporter(metrics, settings.explain) if settings.prefixes else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, entry: Entry) -> None:
         """Serve one request.
@@ -69,8 +66,14 @@ class Chat:
         if self._settings.policy.source is Source.RAW:
             request = _with_markers(request)
         entry.stream = request.stream
+        if self._prefixes is not None:
+            self._prefixes.look_at(request, _api_key(scope))
         serving = _Serving(self._gateway, self._metrics, self._settings, request, entry, send)
         await hang_up_ends(receive, serving.run(scope, received))
+
+
+def _api_key(scope: Scope) -> str:
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
 
 
 def _with_markers(request: ChatRequest) -> ChatRequest:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from k3stack.guard.refused import RefusedError
 
-__all__ = ["ImageLimits", "check_images", "pixel_size"]
+__all__ = ["ImageLimits", "check_images", "image_urls", "pixel_size"]
 
 _HEAD_CHARS = 88_000
 """Base64 characters decoded to find the size: JPEG puts up to 64 KiB of metadata before it."""
@@ -44,7 +44,7 @@ def check_images(messages: list[Any], limits: ImageLimits) -> None:
     Raises:
         RefusedError: names the message, the part and the limit.
     """
-    for number, (where, url) in enumerate(_image_urls(messages), 1):
+    for number, (where, url) in enumerate(image_urls(messages), 1):
         if number > limits.count:
             raise RefusedError(f"more than {limits.count} images", where=where, status=413)
         if not url.startswith("data:"):
@@ -65,7 +65,8 @@ def check_images(messages: list[Any], limits: ImageLimits) -> None:
             )
 
 
-def _image_urls(messages: list[Any]) -> Iterator[tuple[str, str]]:
+def image_urls(messages: list[Any]) -> Iterator[tuple[str, str]]:
+    """(where, address) of each image, in order."""
     for number, message in enumerate(messages):
         content = message.get("content") if isinstance(message, dict) else None
         for position, part in enumerate(content if isinstance(content, list) else ()):
