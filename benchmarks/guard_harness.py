@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,10 +74,9 @@ class Upstream(asyncio.Protocol):
 
     async def answer(self, body: bytes) -> None:
         tokens, pause_ms, call = 64, 0.0, True
-        start = body.find(b'"script": ')
-        if start >= 0:
-            script = json.loads(body[start + 10 : body.index(b"]", start) + 1])
-            tokens, pause_ms, call = script
+        script = re.search(rb'"script": ?\[([^]]*)\]', body)
+        if script:
+            tokens, pause_ms, call = json.loads(b"[" + script[1] + b"]")
         key = (int(tokens), bool(call))
         if key not in self.cache:
             self.cache[key] = [b"%x\r\n%b\r\n" % (len(each), each) for each in answer_chunks(*key)]
@@ -125,7 +126,11 @@ class Load(asyncio.Protocol):
         self.received += data
         if not self.first and (b"word" in data or b"arguments" in data):
             self.first = time.perf_counter() - self.began
-        if data.endswith(b"0\r\n\r\n") and b"[DONE]" in self.received[-200:] and self.done is not None:
+        if self.done is None or self.done.done():
+            return
+        if not self.received.startswith(b"HTTP/1.1 200"):
+            self.done.set_exception(RuntimeError(bytes(self.received[:500]).decode()))
+        elif self.received.endswith(b"0\r\n\r\n") and b"[DONE]" in self.received[-200:]:
             total = time.perf_counter() - self.began
             self.done.set_result(Taken(self.first, total, self.received.count(b"data: ")))
 
@@ -172,7 +177,7 @@ async def load(port: int, request: bytes, count: int, concurrency: int) -> tuple
         _, client = await loop.create_connection(Load, "127.0.0.1", port)
         while left > 0:
             left -= 1
-            taken.append(await client.ask(request))
+            taken.append(await asyncio.wait_for(client.ask(request), 60))
         client.transport.close()
 
     began = time.perf_counter()
@@ -201,21 +206,32 @@ def free_port() -> int:
         return int(each.getsockname()[1])
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its threads so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def tree_cpu_seconds(pid: int) -> float:
+    """User and system time of a process, its threads and its children so far."""
+    total, ticks = 0, os.sysconf("SC_CLK_TCK")
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(path.name) == pid or int(fields[1]) == pid:
+            total += int(fields[11]) + int(fields[12])
+    return total / ticks
 
 
 @contextmanager
 def process(command: list[str], port: int, environment: dict[str, str] | None = None) -> Iterator[int]:
     """Run a server until the block ends; yields its process id once the port answers."""
+    # A file and not a pipe: a pipe that nobody reads stops a server that logs.
+    errors = tempfile.TemporaryFile()  # noqa: SIM115
     child = subprocess.Popen(
         command,
         cwd=REPOSITORY,
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=errors,
     )
     try:
         deadline = time.monotonic() + 60
@@ -226,8 +242,8 @@ def process(command: list[str], port: int, environment: dict[str, str] | None = 
             except OSError:
                 if child.poll() is not None or time.monotonic() > deadline:
                     child.kill()
-                    assert child.stderr is not None
-                    raise RuntimeError(child.stderr.read().decode()[-2000:]) from None
+                    errors.seek(0)
+                    raise RuntimeError(errors.read().decode()[-2000:]) from None
                 time.sleep(0.1)
         yield child.pid
     finally:
@@ -237,6 +253,7 @@ def process(command: list[str], port: int, environment: dict[str, str] | None = 
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+        errors.close()
 
 
 def part(name: str, port: int, *arguments: object) -> list[str]:

@@ -17,7 +17,7 @@ from k3stack.guard import codec
 from k3stack.guard.chat import Chat
 from k3stack.guard.gateway import Gateway, UnreachableError
 from k3stack.guard.http import Message, Receive, Scope, Send, error_body, respond
-from k3stack.guard.journal import Entry, write_line
+from k3stack.guard.journal import Entry, Journal
 from k3stack.guard.metrics import Metrics
 from k3stack.guard.refused import RefusedError
 from k3stack.guard.relay import relay
@@ -34,15 +34,17 @@ class GuardApp:
 
     Args:
         settings: of the proxy.
-        log: where a request's line goes.
+        log: where a request's line goes; stderr by default.
     """
 
-    def __init__(self, settings: Settings, log: Callable[[dict[str, object]], None] = write_line) -> None:
+    def __init__(self, settings: Settings, log: Callable[[dict[str, object]], None] | None = None) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.gateway = Gateway(settings, self.metrics)
         self._chat = Chat(self.gateway, self.metrics, settings)
-        self._log = log
+        self._journal = Journal()
+        self._log = log or self._journal
+        self.metrics.lines_dropped.set_function(lambda: self._journal.dropped)
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,6 +64,7 @@ class GuardApp:
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.gateway.close()
+                self._journal.flush()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ from k3stack.guard.upstreams import Upstream, conversation_key
 __all__ = ["Chat"]
 
 FLAG_HEADER = b"x-k3-guard"
+_READ_OUT_S = 1.0
 
 
 class Chat:
@@ -205,6 +207,8 @@ class _Serving:
             await self._send({"type": "http.response.body", "body": step.data, "more_body": True})
         if not step.again:
             await self._send({"type": "http.response.body", "body": b""})
+        if broken is None and guard.report.error is None:
+            await _read_out(answer)
         return step.again
 
     async def _send_on(self, out: bytes, watch: Watch) -> None:
@@ -260,6 +264,16 @@ class _Serving:
                     limit = f"{self._settings.max_answer_bytes:,} bytes"
                     raise UnreachableError(Failure("answer_too_large", f"the upstream's answer passes {limit}"))
         return b"".join(parts)
+
+
+async def _read_out(answer: Answer) -> None:
+    """Read what follows the last event: only a connection whose answer is read to its end can be used again."""
+    try:
+        async with asyncio.timeout(_READ_OUT_S):
+            while await answer.content.readany():
+                pass
+    except (aiohttp.ClientError, TimeoutError):
+        pass
 
 
 def _no_answer(guard: StreamGuard | AnswerGuard, failure: Failure) -> Step:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +14,10 @@ import orjson
 
 from k3stack.guard.report import Report
 
-__all__ = ["Entry", "write_line"]
+__all__ = ["Entry", "Journal"]
+
+_AT_ONCE = 256
+_PAUSE_S = 0.02
 
 
 @dataclass(slots=True)
@@ -66,10 +71,48 @@ class Entry:
         return fields
 
 
-def write_line(fields: dict[str, Any]) -> None:
-    """Write one line to stderr. A reader that is gone is no reason to stop serving."""
-    try:
-        sys.stderr.buffer.write(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
-        sys.stderr.buffer.flush()
-    except (OSError, ValueError):
-        pass
+class Journal:
+    """Writes lines to stderr from a thread of its own: a reader that is slow or gone must not stop the proxy.
+
+    Args:
+        most: lines kept waiting; more are dropped and counted.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._most = most
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.dropped = 0
+
+    def __call__(self, fields: dict[str, Any]) -> None:
+        """Write one line, or drop it when too many are waiting."""
+        if len(self._waiting) >= self._most:
+            self.dropped += 1
+            return
+        self._waiting.append(orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE))
+        if self._thread is None:  # started late, so that it lives in the process that serves
+            self._thread = threading.Thread(target=self._write, daemon=True, name="k3-guard-log")
+            self._thread.start()
+        self._wake.set()
+
+    def flush(self, seconds: float = 1.0) -> None:
+        """Wait until all lines are out, for at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _write(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                lines = b"".join(self._waiting[place] for place in range(min(len(self._waiting), _AT_ONCE)))
+                try:
+                    sys.stderr.buffer.write(lines)
+                    sys.stderr.buffer.flush()
+                except (OSError, ValueError):
+                    self.dropped += lines.count(b"\n")
+                for _ in range(lines.count(b"\n")):
+                    self._waiting.popleft()
+            time.sleep(_PAUSE_S)  # what comes in the meantime goes out in one write

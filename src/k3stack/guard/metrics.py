@@ -48,6 +48,7 @@ class Metrics:
         )
         self.in_flight = Gauge("k3_guard_in_flight", "Requests being served.", registry=into)
         self.held_bytes = Gauge("k3_guard_held_bytes", "Bytes of calls and text held back now.", registry=into)
+        self.lines_dropped = Gauge("k3_guard_log_lines_dropped", "Log lines nobody read in time.", registry=into)
         self.added = Histogram(
             "k3_guard_added_seconds",
             "Time the guard added before the first byte: its own work before asking and before passing on.",
