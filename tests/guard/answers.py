@@ -159,7 +159,7 @@ def read_stream(data: bytes) -> Got:
             assert got.reason is None, "a delta after the finish"
             delta = choice["delta"]
             got.roles += "role" in delta
-            assert delta.get("reasoning") == delta.get("reasoning_content")
+            assert (delta.get("reasoning") or "") == (delta.get("reasoning_content") or "")
             got.reasoning += delta.get("reasoning") or ""
             got.content += delta.get("content") or ""
             for fragment in delta.get("tool_calls") or ():

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.guard.answers import PARIS, TOOLS, Answer, body, call, run, run_stream, run_whole, sse
 
 from k3stack.guard import OnExhausted, Policy
@@ -342,3 +344,47 @@ def test_the_tools_of_system_messages_count() -> None:
     messages = [{"role": "system", "content": "x", "tools": TOOLS}, {"role": "user", "content": "y"}]
     got, _ = run([GOOD], True, tools=None, messages=messages)
     assert got.calls == [("get_weather", PARIS)] and got.verdict == "clean"
+
+
+TEXTS = st.lists(
+    st.one_of(
+        st.text(max_size=8),
+        st.sampled_from(
+            ["<", "<|", "<|open|>", "\n", '"', "\\", "\x01", "\u2028", "\x7f", "é", "<|close|>think<|sep|>"]
+        ),
+    ),
+    max_size=25,
+)
+
+
+def _chunks(reasoning: list[str], content: list[str], style: int) -> list[bytes]:
+    """Chunks as vLLM, as SGLang (all fields, null where empty) and as a server with spaces writes them."""
+    field = ["reasoning", "reasoning_content", "reasoning"][style]
+    made: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    for name, texts in ((field, reasoning), ("content", content)):
+        for text in texts:
+            delta: dict[str, Any] = {name: text}
+            nulls: dict[str, Any] = dict.fromkeys(("role", "content", field, "tool_calls")) if style == 1 else {}
+            made.append({**nulls, **delta})
+    base = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "k3"}
+    chunks = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in made]
+    chunks.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    separators = (", ", ": ") if style == 2 else (",", ":")
+    raw = [
+        b"data: " + json.dumps(each, ensure_ascii=style == 2, separators=separators).encode() for each in chunks
+    ]
+    return [each + b"\n\n" for each in raw] + [b"data: [DONE]\n\n"]
+
+
+@given(TEXTS, TEXTS, st.integers(0, 2), st.integers(1, 40))
+def test_the_fast_lane_changes_nothing(reasoning: list[str], content: list[str], style: int, size: int) -> None:
+    chunks = _chunks(reasoning, content, style)
+    blocks = [b"".join(chunks[start : start + size]) for start in range(0, len(chunks), size)]
+
+    def play(lanes: int) -> tuple[Any, ...]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("k3stack.guard.stream._LANES", lanes)
+            got, _ = run_stream([blocks], policy=Policy(resamples=0))
+        return got.reasoning, got.content, got.reason, got.flag, got.done
+
+    assert play(8) == play(0)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from k3stack import xtml
 from k3stack.guard.calls import Call, new_call_id
+from k3stack.guard.lane import decoded
 from k3stack.guard.policy import MARKERS, Policy, Repair, Source
 from k3stack.guard.request import ChatRequest
 
@@ -56,7 +57,7 @@ class Channels:
         self._raw = policy.source is Source.RAW
         self._hold = policy.hold_reasoning and request.thinking
         self._channel = ""
-        self._reasoning: list[str] = []
+        self._reasoning: list[str | bytes] = []
         self._tail = ""
         self._joint: str | None = None
         self._block: list[str] | None = None
@@ -72,6 +73,17 @@ class Channels:
         """Characters kept back now."""
         held = sum(len(piece.text) for piece in self._held) + len(self._tail)
         return held + (sum(map(len, self._block)) if self._block else 0)
+
+    def open_and_plain(self, channel: str) -> bool:
+        """Whether text of this channel that has no `<` in it goes on as it is."""
+        if channel != self._channel or self._tail or self._hold:
+            return False
+        return self._reader is None and self._block is None
+
+    def passed(self, channel: str, text: str | bytes) -> None:
+        """Note text that went on; reasoning is kept: a later marker may change what it was. Bytes are a lane's."""
+        if channel == REASONING:
+            self._reasoning.append(text)
 
     def take(self, channel: str, text: str) -> list[Piece]:
         """More text of a channel."""
@@ -131,7 +143,9 @@ class Channels:
             self._block, self._tail = [self._tail], ""
             return pieces
         rest, self._tail = self._tail, ""
-        earlier = "".join(self._reasoning) if channel == REASONING else ""
+        earlier = ""
+        if channel == REASONING:
+            earlier = "".join(decoded(part) if isinstance(part, bytes) else part for part in self._reasoning)
         self._reader = _Reader("think" if channel == REASONING else "response", self._request, earlier)
         return pieces + self._reader.feed(rest)
 

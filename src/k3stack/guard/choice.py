@@ -60,6 +60,18 @@ class Choice:
         """About how many bytes are kept back now (characters of calls and of held text)."""
         return self._call_chars + self._channels.held_chars
 
+    def open_and_plain(self, channel: str) -> bool:
+        """Whether text of this channel that has no `<` in it goes on as it is."""
+        return not self.finished and self._channels.open_and_plain(channel)
+
+    def passed(self, channel: str, text: str | bytes) -> None:
+        """Note text that went on as it is."""
+        self._channels.passed(channel, text)
+        if channel == REASONING:
+            self._reasoned = True
+        elif not self._answered and text.strip():
+            self._answered = True
+
     def take(self, delta: dict[str, Any]) -> Taken:
         """Take one delta.
 

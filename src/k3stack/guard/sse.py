@@ -54,6 +54,11 @@ class SseReader:
         return [_event(block) for block in whole.split(b"\n\n") if block]
 
     @property
+    def between_events(self) -> bool:
+        """Whether the next byte begins an event."""
+        return not self._buffer and not self._after_carriage_return
+
+    @property
     def unfinished(self) -> bytes:
         """The beginning of an event that has not ended yet."""
         return bytes(self._buffer)

@@ -7,14 +7,15 @@ asked again, the client sees nothing of it but a pause: the second attempt's cal
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from k3stack.errors import InputError
 from k3stack.guard import codec
 from k3stack.guard.attempts import Attempts, Failure, Step, add_usage
-from k3stack.guard.channels import CATCH_UP, CONTENT, Piece
+from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, Piece
 from k3stack.guard.choice import Choice, HeldTooMuchError, other_fields, text_delta
+from k3stack.guard.lane import Lane
 from k3stack.guard.policy import Policy
 from k3stack.guard.request import ChatRequest
 from k3stack.guard.sse import DONE, Event, SseReader, event
@@ -23,6 +24,9 @@ from k3stack.guard.verdict import Judged, judge
 __all__ = ["StreamGuard"]
 
 _Chunk = dict[str, Any]
+_CHANNELS = {"content": CONTENT, "reasoning": REASONING, "reasoning_content": REASONING}
+_LANES = 8
+"""How often a stream's form may be learned: text changes its channel once or twice."""
 
 
 class StreamGuard:
@@ -53,6 +57,8 @@ class StreamGuard:
         self._first_chunk: _Chunk | None = None
         self._over = False
         self._held_since: float | None = None
+        self._lane: Lane | None = None
+        self._lanes_left = _LANES
         self._begin_attempt()
 
     def _begin_attempt(self) -> None:
@@ -83,14 +89,33 @@ class StreamGuard:
         """Bytes from the upstream; the bytes to send on now."""
         if self._over:
             return b""
+        out: list[bytes] = []
         try:
-            out = [self._event(each) for each in self._reader.feed(data)]
+            out.extend(self._events(data))  # what came before an error stays in
         except HeldTooMuchError:
             limit = self._policy.max_held_bytes
-            return self._fail(Failure("answer_too_large", f"the answer's calls pass {limit:,} bytes"))
+            out.append(self._fail(Failure("answer_too_large", f"the answer's calls pass {limit:,} bytes")))
         except InputError as error:
-            return self._broken(Failure("upstream_malformed", error.what))
+            out.append(self._fail(Failure("upstream_malformed", error.what)))
         return b"".join(out)
+
+    def _events(self, data: bytes) -> Iterator[bytes]:
+        """What each event of `data` becomes; runs of plain chunks go through the fast lane."""
+        at, refused = 0, None
+        while at < len(data):
+            lane = self._lane
+            if lane is not None and lane is not refused:
+                taken = self._through_lane(lane, data, at)
+                if taken is not None:
+                    sent, at = taken
+                    yield sent
+                    continue
+                refused = lane  # one try for what is left of this block, or its cost would grow with the square
+            end = data.find(b"\n\n", at) + 2
+            end = end if end >= 2 else len(data)
+            for each in self._reader.feed(data[at:end]):
+                yield self._event(each)
+            at = end
 
     def end(self, broken: str | None = None) -> Step:
         """The upstream's stream is over; `broken` says why if it did not end by itself."""
@@ -135,6 +160,9 @@ class StreamGuard:
             chunk = codec.loads(each.data)
         except ValueError:
             return self._broken(Failure("upstream_malformed", "an event of the upstream is not JSON"))
+        plain = self._plain(chunk, each.raw)
+        if plain is not None:
+            return plain
         if not isinstance(chunk, dict) or not _well_formed(chunk):
             return self._broken(Failure("upstream_malformed", "an event of the upstream is not a chat chunk"))
         if chunk.get("error"):
@@ -142,6 +170,61 @@ class StreamGuard:
         if self._first_chunk is None:
             self._first_chunk = {name: value for name, value in chunk.items() if name != "usage"}
         return self._chunk(chunk, each.raw)
+
+    def _plain(self, chunk: Any, raw: bytes) -> bytes | None:
+        """The way of nearly all chunks: one choice, nothing but text, no marker in sight. None for others."""
+        if (
+            self._attempts.number
+            or self._again
+            or type(chunk) is not dict
+            or chunk.get("error")
+            or chunk.get("usage")
+        ):
+            return None
+        entries = chunk.get("choices")
+        if type(entries) is not list or len(entries) != 1 or type(entries[0]) is not dict:
+            return None
+        entry = entries[0]
+        delta = entry.get("delta")
+        choice = self._choices.get(entry.get("index", 0))
+        if choice is None or type(delta) is not dict or entry.get("finish_reason") is not None:
+            return None
+        named = [(name, text) for name, text in delta.items() if text is not None]
+        if len(named) != 1 or named[0][0] not in _CHANNELS:
+            return None
+        ((name, text),) = named
+        channel = _CHANNELS[name]
+        if type(text) is not str or not text or "<" in text or not choice.open_and_plain(channel):
+            return None
+        choice.passed(channel, text)
+        if self._lane is None or self._lane.channel != channel:
+            self._learn(channel, name, raw, chunk)
+        if channel == CONTENT:
+            self._content_sent = True
+            return raw
+        delta["reasoning"] = delta["reasoning_content"] = text
+        return event(chunk)
+
+    def _learn(self, channel: str, name: str, raw: bytes, chunk: _Chunk) -> None:
+        """Open the fast lane for chunks like this one; an engine whose chunks are odd is not asked for ever."""
+        if self._lanes_left and chunk["choices"][0].get("index", 0) == 0 and self.request.n == 1:
+            self._lanes_left -= 1
+            self._lane = Lane.learn(channel, name, raw, chunk)
+
+    def _through_lane(self, lane: Lane, data: bytes, at: int) -> tuple[bytes, int] | None:
+        """A run of chunks that are all of the lane: the bytes to send and where it ends; None if there is none."""
+        if self._attempts.number or self._again or self._over or not self._reader.between_events:
+            return None
+        choice = self._choices.get(0)
+        if choice is None or not choice.open_and_plain(lane.channel):
+            return None
+        run = lane.run(data, at)
+        if run is None:
+            return None
+        texts, end = run
+        choice.passed(lane.channel, texts)
+        self._content_sent = self._content_sent or lane.channel == CONTENT
+        return lane.outgoing(data[at:end], texts), end
 
     def _upstream_error(self, raw: bytes) -> bytes:
         failure = Failure("upstream_error", "the upstream sent an error")
