@@ -9,6 +9,7 @@ anything else               passed through, streamed both ways
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -27,6 +28,7 @@ __all__ = ["GuardApp"]
 
 CHAT_PATH = "/v1/chat/completions"
 _HEALTH_S = 2.0
+_START, _NUMBERS = secrets.token_hex(6), itertools.count(1)
 
 
 class GuardApp:
@@ -163,4 +165,4 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and 0 < len(value) <= 128 and value.isascii() and value.decode().isprintable():
             return str(value.decode())
-    return secrets.token_hex(8)
+    return f"{_START}-{next(_NUMBERS):x}"

@@ -103,6 +103,7 @@ class _Serving:
         self._entry = entry
         self._send = send
         self._head_sent = False
+        self._all_sent = False
         self._added_s = 0.0
 
     async def run(self, scope: Scope, received: float) -> None:
@@ -193,7 +194,7 @@ class _Serving:
                     began = time.perf_counter() if first else 0.0
                     out = guard.feed(data)
                     if out:
-                        await self._send_on(out, watch)
+                        await self._send_on(out, watch, last=guard.over)
                     if first:
                         first = False
                         self._note_first(time.perf_counter() - began, guard.report)
@@ -205,14 +206,15 @@ class _Serving:
         step = guard.end(broken)
         if step.data:
             await self._send({"type": "http.response.body", "body": step.data, "more_body": True})
-        if not step.again:
+        if not step.again and not self._all_sent:
             await self._send({"type": "http.response.body", "body": b""})
         if broken is None and guard.report.error is None:
             await _read_out(answer)
         return step.again
 
-    async def _send_on(self, out: bytes, watch: Watch) -> None:
-        await self._send({"type": "http.response.body", "body": out, "more_body": True})
+    async def _send_on(self, out: bytes, watch: Watch, last: bool) -> None:
+        self._all_sent = last
+        await self._send({"type": "http.response.body", "body": out, "more_body": not last})
         watch.last_out = watch.last_in
 
     def _note_first(self, seconds: float, report: Report) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import aiohttp
+from yarl import URL
 
 from k3stack.guard.attempts import Failure
 from k3stack.guard.http import body_chunks
@@ -18,6 +19,7 @@ from k3stack.guard.upstreams import Pool, Upstream
 __all__ = ["Gateway", "SilentError", "UnreachableError", "Watch"]
 
 Answer = aiohttp.ClientResponse
+_NOT_OURS = frozenset({"User-Agent", "Content-Type", "Accept", "Accept-Encoding"})
 
 
 class SilentError(Exception):
@@ -123,16 +125,20 @@ class Gateway:
         for upstream in [*candidates, *candidates[:1]] if repeatable else candidates:
             with upstream.working(len(body)):
                 try:
-                    async with asyncio.timeout(self.settings.first_byte_s):
-                        answer = await session.request(
-                            method,
-                            upstream.url + path,
-                            data=body_chunks(body) if body else None,
-                            headers=[*headers, ("content-length", str(len(body)))] if body else headers,
-                            allow_redirects=False,
-                            auto_decompress=decompress,
-                            skip_auto_headers=("user-agent", "content-type", "accept", "accept-encoding"),
-                        )
+                    asking = session.request(
+                        method,
+                        URL(upstream.url + path, encoded=True),
+                        data=body_chunks(body) if body else None,
+                        headers=[*headers, ("content-length", str(len(body)))] if body else headers,
+                        allow_redirects=False,
+                        auto_decompress=decompress,
+                        skip_auto_headers=_NOT_OURS,
+                    )
+                    if self.settings.first_byte_s is None:
+                        answer = await asking
+                    else:
+                        async with asyncio.timeout(self.settings.first_byte_s):
+                            answer = await asking
                 except aiohttp.ServerTimeoutError:
                     last = f"no connection within {self.settings.connect_s:g} s"
                     self._count_failure(upstream)
