@@ -28,6 +28,12 @@ LEAK = (
     'type="string"<|sep|>Paris<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
 )
 
+RAW = (
+    "why<|close|>think<|sep|><|open|>response<|sep|>ok<|close|>response<|sep|><|open|>tools<|sep|>"
+    '<|open|>call tool="get_weather" index="1"<|sep|><|open|>argument key="city" type="string"<|sep|>Paris'
+    "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+)
+
 SCRIPTS: dict[str, list[Answer]] = {
     "good": [GOOD],
     "text": [Answer("thinking", "It is sunny in Paris.")],
@@ -40,6 +46,7 @@ SCRIPTS: dict[str, list[Answer]] = {
     "coerce": [Answer("thinking", None, [call('{"city": "Paris", "days": "3"}')])],
     "leaked": [Answer(LEAK, None)],
     "length": [Answer("thinking", None, [call(), call('{"city": "Pa')], reason="length")],
+    "raw": [Answer(None, RAW)],
     "always_bad": [Answer("thinking", None, [call('{"days": 3}')])] * 3,
     "always_nan": [Answer("thinking", None, [call('{"city": NaN}')])] * 3,
 }
@@ -238,6 +245,10 @@ class Guard:
         text = os.pread(self._log.fileno(), 2**24, 0)
         return [json.loads(line) for line in text.splitlines() if line.startswith(b"{")]
 
+    def output(self) -> str:
+        """Everything it printed so far."""
+        return os.pread(self._log.fileno(), 2**24, 0).decode()
+
     def metric(self, name: str) -> float:
         """A metric's value, over all labels that are not named."""
         import httpx
@@ -253,7 +264,7 @@ def running_guard(upstreams: list[int], log: Any, *options: str) -> Iterator[Gua
     command = [sys.executable, "-c", "from k3stack.cli.main import main; main()", "guard", "--port", str(port)]
     for each in upstreams:
         command += ["--upstream", f"http://127.0.0.1:{each}"]
-    child = subprocess.Popen([*command, *options], stderr=log, env=os.environ)
+    child = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=os.environ)
     try:
         wait_for(port, child)
         yield Guard(port, child, log)

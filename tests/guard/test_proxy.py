@@ -288,3 +288,59 @@ def _until(true: Any, seconds: float = 5) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not come true in time"
         time.sleep(0.05)
+
+
+def test_a_log_that_nobody_reads_stops_nothing(upstream: ScriptedUpstream) -> None:
+    import os
+
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as log, running_guard([upstream.port], log) as guard:
+        with httpx.Client() as client:
+            for _ in range(500):  # a pipe holds 64 KiB, a line has about 350 bytes
+                assert client.get(guard.url + "/v1/models").status_code == 200
+        os.close(reader)
+
+
+def test_too_many_at_a_time_are_told_to_wait(upstream: ScriptedUpstream, tmp_path: Any) -> None:
+    with (
+        (tmp_path / "log").open("w+b") as log,
+        running_guard([upstream.port], log, "--max-in-flight", "1", "--first-byte-timeout", "1") as guard,
+        openai.OpenAI(base_url=guard.url + "/v1", api_key="x", max_retries=0) as client,
+    ):
+        make: Any = client.chat.completions.create
+        stream = make(model="endless", messages=MESSAGES, stream=True)
+        next(iter(stream))
+        answer = httpx.post(guard.url + "/v1/chat/completions", json={"messages": MESSAGES})
+        assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+        stream.close()
+        _until(lambda: guard.metric("k3_guard_in_flight") == 0)
+        with pytest.raises(openai.APIStatusError, match="no answer began within 1 s"):
+            ask(client, "hang", False)
+
+
+def test_raw_text_is_parsed_by_the_guard(upstream: ScriptedUpstream, tmp_path: Any) -> None:
+    with (
+        (tmp_path / "log").open("w+b") as log,
+        running_guard([upstream.port], log, "--source", "raw") as guard,
+        openai.OpenAI(base_url=guard.url + "/v1", api_key="x", max_retries=0) as client,
+    ):
+        for streamed in (False, True):
+            final = ask(client, "raw", streamed)
+            assert final.calls == [("get_weather", json.loads(PARIS))] and final.reason == "tool_calls"
+            assert (final.reasoning, final.content, final.verdict) == ("why", "ok", "clean")
+        assert json.loads(upstream.last_body)["skip_special_tokens"] is False
+
+
+def test_prefixes_are_explained(upstream: ScriptedUpstream, tmp_path: Any) -> None:
+    with (
+        (tmp_path / "log").open("w+b") as log,
+        running_guard([upstream.port], log, "--explain-prefix") as guard,
+        httpx.Client(headers={"authorization": "Bearer sk-mine"}) as client,
+    ):
+        for minute in range(2):
+            system = f"It is 2026-11-29T10:0{minute}:00Z. You are helpful."
+            request = {"model": "text", "messages": [{"role": "system", "content": system}, *MESSAGES]}
+            assert client.post(guard.url + "/v1/chat/completions", json=request).status_code == 200
+        _until(lambda: guard.metric('k3_guard_prefix_divergences_total{cause="time_in_system_prompt"}') == 1)
+        text = guard.output()
+    assert "messages[0] (system): time in system prompt" in text and "10:01" in text and "sk-mine" not in text

@@ -44,9 +44,9 @@ class GuardApp:
         self.metrics = Metrics()
         self.gateway = Gateway(settings, self.metrics)
         self._chat = Chat(self.gateway, self.metrics, settings)
-        self._journal = Journal()
-        self._log = log or self._journal
-        self.metrics.lines_dropped.set_function(lambda: self._journal.dropped)
+        self.journal = Journal()
+        self._log = log or self.journal
+        self.metrics.lines_dropped.set_function(lambda: self.journal.dropped)
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +66,7 @@ class GuardApp:
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.gateway.close()
-                self._journal.flush()
+                self.journal.flush()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 

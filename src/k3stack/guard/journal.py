@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ import orjson
 
 from k3stack.guard.report import Report
 
-__all__ = ["Entry", "Journal"]
+__all__ = ["Entry", "Journal", "JournalHandler"]
 
 _AT_ONCE = 256
 _PAUSE_S = 0.02
@@ -116,3 +118,24 @@ class Journal:
                 for _ in range(lines.count(b"\n")):
                     self._waiting.popleft()
             time.sleep(_PAUSE_S)  # what comes in the meantime goes out in one write
+
+
+class JournalHandler(logging.Handler):
+    """Sends what libraries log into the journal, so that nothing else in the process writes to stderr."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(logging.WARNING)
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record as a line."""
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "kind": "log",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage()[:2000],
+        }
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            fields["exception"] = "".join(traceback.format_exception(record.exc_info[1]))[-4000:]
+        self._journal(fields)

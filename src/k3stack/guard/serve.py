@@ -8,11 +8,13 @@ as JSON in the environment.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 
 from k3stack.errors import UnavailableError
 from k3stack.guard.app import GuardApp
+from k3stack.guard.journal import JournalHandler
 from k3stack.guard.settings import Settings
 from k3stack.values import dump, load
 
@@ -23,7 +25,9 @@ _SETTINGS = "K3_GUARD_SETTINGS"
 
 def application() -> GuardApp:
     """The application for the settings in the environment; what the worker process calls."""
-    return GuardApp(load(Settings, json.loads(os.environ[_SETTINGS])))
+    app = GuardApp(load(Settings, json.loads(os.environ[_SETTINGS])))
+    logging.getLogger().addHandler(JournalHandler(app.journal))
+    return app
 
 
 def serve(settings: Settings, host: str, port: int, drain_s: int) -> None:
