@@ -48,6 +48,7 @@ class GuardApp:
         self._log = log or self.journal
         self.metrics.lines_dropped.set_function(lambda: self.journal.dropped)
         self._in_flight = 0
+        self.metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event."""
@@ -78,20 +79,18 @@ class GuardApp:
             kind = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
             return await respond(send, 200, self.metrics.text(), kind)
         if self._in_flight >= self.settings.max_in_flight:
-            self.metrics.requests.labels("refused", "429").inc()
+            self.metrics.count(self.metrics.requests, "refused\t429")
             body = error_body(
                 f"{self._in_flight} requests are being served, the most allowed", "too_many_requests"
             )
             return await respond(send, 429, body, [(b"retry-after", b"1")])
         self._in_flight += 1
-        self.metrics.in_flight.inc()
         entry = Entry(_request_id(scope), scope["method"], path)
         try:
             await self._serve(scope, receive, send, entry)
         finally:
             self._in_flight -= 1
-            self.metrics.in_flight.dec()
-            self.metrics.requests.labels(entry.kind, str(entry.status)).inc()
+            self.metrics.count(self.metrics.requests, f"{entry.kind}\t{entry.status}")
             if self.settings.log:
                 self._log(entry.line())
 
@@ -116,7 +115,7 @@ class GuardApp:
             await respond(counted, error.failure.status, codec.dumps(error.failure.body))
         except ConnectionResetError:
             entry.disconnected = True
-            self.metrics.disconnects.inc()
+            self.metrics.count(self.metrics.disconnects)
 
     async def _health(self, send: Send) -> None:
         """Ask every upstream's own /health."""

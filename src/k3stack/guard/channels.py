@@ -76,9 +76,11 @@ class Channels:
 
     def open_and_plain(self, channel: str) -> bool:
         """Whether text of this channel that has no `<` in it goes on as it is."""
-        if channel != self._channel or self._tail or self._hold:
+        if self._tail or self._hold or self._reader is not None or self._block is not None:
             return False
-        return self._reader is None and self._block is None
+        if channel != self._channel and self._channel != CONTENT:
+            self._channel = channel
+        return channel == self._channel
 
     def passed(self, channel: str, text: str | bytes) -> None:
         """Note text that went on; reasoning is kept: a later marker may change what it was. Bytes are a lane's."""

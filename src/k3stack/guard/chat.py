@@ -13,6 +13,8 @@ from k3stack.guard.answer import AnswerGuard
 from k3stack.guard.attempts import Failure, Step
 from k3stack.guard.gateway import Answer, Gateway, SilentError, UnreachableError, Watch
 from k3stack.guard.http import (
+    NOT_FORWARDED,
+    NOT_PASSED_BACK,
     Receive,
     Scope,
     Send,
@@ -35,6 +37,8 @@ from k3stack.guard.upstreams import Upstream, conversation_key
 __all__ = ["Chat"]
 
 FLAG_HEADER = b"x-k3-guard"
+_NOT_FORWARDED = NOT_FORWARDED | {b"accept-encoding", b"content-encoding", b"x-request-id"}
+_NOT_PASSED_BACK = NOT_PASSED_BACK | {b"content-length", b"content-encoding", b"x-request-id"}
 _READ_OUT_S = 1.0
 
 
@@ -107,8 +111,7 @@ class _Serving:
         self._added_s = 0.0
 
     async def run(self, scope: Scope, received: float) -> None:
-        left_out = (b"accept-encoding", b"content-encoding", b"x-request-id")
-        headers = [*request_headers(scope, *left_out), ("x-request-id", self._entry.id)]
+        headers = [*request_headers(scope, _NOT_FORWARDED), ("x-request-id", self._entry.id)]
         session = next(
             (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-session-id"), None
         )
@@ -145,7 +148,7 @@ class _Serving:
     async def _answer(self, guard: StreamGuard | AnswerGuard, upstream: Upstream, answer: Answer) -> bool:
         """Serve one attempt's answer; whether another attempt is wanted."""
         self._entry.upstream = upstream.url
-        headers = response_headers(answer.raw_headers, b"content-length", b"content-encoding", b"x-request-id")
+        headers = response_headers(answer.raw_headers, _NOT_PASSED_BACK)
         if answer.status != 200:
             if guard.report.resamples:
                 failure = Failure("upstream_error", f"the upstream answered with status {answer.status}")
@@ -219,8 +222,8 @@ class _Serving:
 
     def _note_first(self, seconds: float, report: Report) -> None:
         if report.resamples == 0:
-            self._metrics.added.observe(self._added_s + seconds)
-            self._metrics.first_byte.observe(time.perf_counter() - self._entry.began)
+            self._metrics.observe(self._metrics.added, self._added_s + seconds)
+            self._metrics.observe(self._metrics.first_byte, time.perf_counter() - self._entry.began)
 
     def _note_held(self, now: int, before: int) -> int:
         if now != before:
@@ -270,6 +273,8 @@ class _Serving:
 
 async def _read_out(answer: Answer) -> None:
     """Read what follows the last event: only a connection whose answer is read to its end can be used again."""
+    if answer.content.at_eof():
+        return
     try:
         async with asyncio.timeout(_READ_OUT_S):
             while await answer.content.readany():

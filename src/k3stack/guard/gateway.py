@@ -192,7 +192,7 @@ class Gateway:
 
     def _count_failure(self, upstream: Upstream) -> None:
         self.pool.failed(upstream)
-        self._metrics.connection_errors.labels(upstream.url).inc()
+        self._metrics.count(self._metrics.connection_errors, upstream.url)
 
     async def _beat(self) -> None:
         """One timer for all answers: comments where it is quiet, an end where it is silent for too long."""

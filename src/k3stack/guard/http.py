@@ -10,6 +10,8 @@ from k3stack.guard.attempts import Failure
 from k3stack.guard.refused import RefusedError
 
 __all__ = [
+    "NOT_FORWARDED",
+    "NOT_PASSED_BACK",
     "Message",
     "Receive",
     "Scope",
@@ -33,21 +35,22 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade".split()
 )
+NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"content-length"}
+"""Request headers that belong to the client's connection."""
+NOT_PASSED_BACK = _HOP_BY_HOP | {b"date", b"server"}
+"""Response headers that belong to the upstream's connection."""
 _PIECE_BYTES = 256 * 1024
 
 
-def request_headers(scope: Scope, *leave_out: bytes) -> list[tuple[str, str]]:
-    """The client's headers for the upstream: all but those of the connection. Keys and cookies pass unread."""
-    out = _HOP_BY_HOP.union(leave_out, (b"host", b"content-length"))
-    return [
-        (name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"] if name not in out
-    ]
+def request_headers(scope: Scope, leave_out: frozenset[bytes]) -> list[tuple[str, str]]:
+    """The client's headers for the upstream, at least without `NOT_FORWARDED`. Keys and cookies pass unread."""
+    headers = scope["headers"]
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name not in leave_out]
 
 
-def response_headers(headers: Iterable[tuple[bytes, bytes]], *leave_out: bytes) -> Headers:
-    """The upstream's headers for the client: all but those of the connection."""
-    out = _HOP_BY_HOP.union(leave_out, (b"date", b"server"))
-    return [(name.lower(), value) for name, value in headers if name.lower() not in out]
+def response_headers(headers: Iterable[tuple[bytes, bytes]], leave_out: frozenset[bytes]) -> Headers:
+    """The upstream's headers for the client, at least without `NOT_PASSED_BACK`."""
+    return [(low, value) for name, value in headers if (low := name.lower()) not in leave_out]
 
 
 async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:

@@ -9,18 +9,15 @@ escape that could hide a character, a `<`, any other byte before or behind the t
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from k3stack.guard import codec
-from k3stack.guard.sse import event
 
 __all__ = ["Lane", "decoded"]
 
-_STRING = rb'"((?:[^"\\]|\\.)*)"'
+_STRING = re.compile(rb' ?"((?:[^"\\]|\\.)*)"')
 _CUT = b"\x01"
 _PLAIN_TEXTS = re.compile(rb'(?:[^"\\<\x00\x02-\x1f]++|\\["\\/bfnrt])*+')
 """JSON string bytes without `<` and without \\u escapes, which could spell one; texts are cut by \\x01."""
-_PROBE = "k3-guard-probe"
 
 
 class Lane:
@@ -29,40 +26,38 @@ class Lane:
     Args:
         channel: `reasoning` or `content`.
         before, behind: the bytes around the text.
-        out: for a channel that goes out changed, the three parts around its text, which goes out twice.
+        between: for text that goes out twice, what comes between; None for text that goes out as it came.
     """
 
-    __slots__ = ("_before", "_behind", "_joint", "_out", "channel")
+    __slots__ = ("_before", "_behind", "_between", "_joint", "channel")
 
-    def __init__(self, channel: str, before: bytes, behind: bytes, out: list[bytes] | None) -> None:
+    def __init__(self, channel: str, before: bytes, behind: bytes, between: bytes | None) -> None:
         self.channel = channel
         self._before = before
         self._behind = behind + b"\n\n"
         self._joint = self._behind + before
-        self._out = out
+        self._between = between
 
     @classmethod
-    def learn(cls, channel: str, field: str, raw: bytes, chunk: dict[str, Any]) -> Lane | None:
-        """The lane for chunks like this one, whose only text is in `field`; None if the chunk is odd."""
-        found = list(re.finditer(b'"%b": ?%b' % (field.encode(), _STRING), raw))
-        if len(found) != 1 or not raw.startswith(b"data: ") or _CUT in raw:
+    def learn(cls, channel: str, field: str, raw: bytes) -> Lane | None:
+        """The lane for chunks like this one, whose only text is in `field` of its only delta; None if it is odd.
+
+        The chunk has been parsed, so its only `"field":` is that key: inside a string the quotes would be escaped.
+        """
+        key = b'"%b":' % field.encode()
+        at = raw.find(key)
+        if at < 0 or raw.find(key, at + 1) >= 0 or not raw.startswith(b"data: ") or _CUT in raw:
             return None
-        before, behind = raw[: found[0].start(1)], raw[found[0].end(1) :].rstrip(b"\n")
-        delta = chunk["choices"][0]["delta"]
-        names = ("reasoning", "reasoning_content") if channel == "reasoning" else ("content",)
-        out = None
-        probe = {**chunk, "choices": [{**chunk["choices"][0], "delta": {**delta, field: _PROBE}}]}
-        try:
-            if codec.loads(before[6:] + _PROBE.encode() + behind) != probe:
-                return None
-        except ValueError:
+        text = _STRING.match(raw, at + len(key))
+        if text is None:
             return None
-        if channel == "reasoning":
-            probe["choices"][0]["delta"].update(dict.fromkeys(names, _PROBE))
-            out = event(probe).split(_PROBE.encode())
-            if len(out) != 3:
-                return None
-        return cls(channel, before, behind, out)
+        before, behind = raw[: text.start(1)], raw[text.end(1) : -2]
+        if channel == "content":
+            return cls(channel, before, behind, None)
+        other = b"reasoning" if field == "reasoning_content" else b"reasoning_content"
+        if b'"%b":' % other in raw:
+            return None
+        return cls(channel, before, behind, b'","%b":"' % other)
 
     def run(self, data: bytes, start: int) -> tuple[bytes, int] | None:
         """The texts, cut by 0x01, of as many chunks of this lane as follow each other from `start`; and their end.
@@ -89,10 +84,10 @@ class Lane:
 
     def outgoing(self, data: bytes, texts: bytes) -> bytes:
         """The bytes to send for chunks `data` with these texts."""
-        if self._out is None:
+        if self._between is None:
             return data
-        first, second, third = self._out
-        return b"".join([b"%b%b%b%b%b" % (first, text, second, text, third) for text in texts.split(_CUT)])
+        before, between, behind = self._before, self._between, self._behind
+        return b"".join([b"%b%b%b%b%b" % (before, text, between, text, behind) for text in texts.split(_CUT)])
 
 
 def decoded(texts: bytes) -> str:

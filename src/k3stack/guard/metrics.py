@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter as Tally
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -10,6 +11,7 @@ from k3stack.guard.report import Report
 
 __all__ = ["Metrics"]
 
+_MOST_OBSERVED = 10_000
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5)
 _LONG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -20,6 +22,9 @@ class Metrics:
 
     `k3_guard_calls_valid_first_total / k3_guard_calls_total` is the share of calls that the engine got right by
     itself; the answers by verdict say what became of the rest.
+
+    What happens with every request is tallied in plain numbers and handed to the library when somebody reads: its
+    counters take locks, which together would cost more than checking a call.
     """
 
     def __init__(self) -> None:
@@ -79,6 +84,8 @@ class Metrics:
             ["cause"],
             registry=into,
         )
+        self._tallies: Tally[tuple[Counter, str | None]] = Tally()
+        self._observed: list[tuple[Histogram, float]] = []
         self._upstream_up = Gauge(
             "k3_guard_upstream_up", "1 when the last connection worked.", ["upstream"], registry=into
         )
@@ -87,26 +94,43 @@ class Metrics:
         """Report whether an upstream is up whenever the metrics are read."""
         self._upstream_up.labels(url).set_function(lambda: float(is_up()))
 
+    def count(self, counter: Counter, label: str | None = None, by: int = 1) -> None:
+        """Count in a counter without labels, or with one; two labels are joined by a tab."""
+        self._tallies[counter, label] += by
+
+    def observe(self, histogram: Histogram, value: float) -> None:
+        """Note a value for a histogram."""
+        self._observed.append((histogram, value))
+        if len(self._observed) >= _MOST_OBSERVED:
+            self._hand_over()
+
     def finished(self, report: Report) -> None:
         """Count a chat answer."""
+        tallies = self._tallies
         if report.verdict is not None:
-            self.answers.labels(report.verdict).inc()
-        self.calls.inc(report.first_calls)
-        self.valid_first.inc(report.first_valid)
-        self.sent_calls.inc(report.sent_calls)
-        self.resamples.inc(report.resamples)
-        _add(self.problems, report.problems.items())
-        _add(self.repairs, report.repairs.items())
+            tallies[self.answers, report.verdict] += 1
+        if report.first_calls:
+            tallies[self.calls, None] += report.first_calls
+            tallies[self.valid_first, None] += report.first_valid
+        tallies[self.sent_calls, None] += report.sent_calls
+        tallies[self.resamples, None] += report.resamples
+        for counter, counts in ((self.problems, report.problems), (self.repairs, report.repairs)):
+            for code, number in counts.items():
+                tallies[counter, code] += number
         if report.error is not None:
-            self.errors.labels(report.error).inc()
+            tallies[self.errors, report.error] += 1
         if report.held_s:
-            self.held.observe(report.held_s)
+            self.observe(self.held, report.held_s)
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text form."""
+        self._hand_over()
         return generate_latest(self.registry)
 
-
-def _add(counter: Counter, counts: Iterable[tuple[str, int]]) -> None:
-    for code, count in counts:
-        counter.labels(code).inc(count)
+    def _hand_over(self) -> None:
+        tallies, self._tallies = self._tallies, Tally()
+        for (counter, label), number in tallies.items():
+            (counter if label is None else counter.labels(*label.split("\t"))).inc(number)
+        observed, self._observed = self._observed, []
+        for histogram, value in observed:
+            histogram.observe(value)

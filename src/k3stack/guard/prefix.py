@@ -246,8 +246,8 @@ class PrefixReporter:
             return  # no prompt of K3's: the upstream will say so
         repeat = self._watch.see(api_key, prompt)
         if repeat.cause is not Cause.FIRST:
-            self._metrics.prefix_repeats.observe(repeat.ratio)
+            self._metrics.observe(self._metrics.prefix_repeats, repeat.ratio)
         if repeat.cause.costs:
-            self._metrics.divergences.labels(repeat.cause).inc()
+            self._metrics.count(self._metrics.divergences, repeat.cause)
         if self._explain:
             print(repeat.line, flush=True)

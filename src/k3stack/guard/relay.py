@@ -7,7 +7,16 @@ import asyncio
 import aiohttp
 
 from k3stack.guard.gateway import Gateway, SilentError
-from k3stack.guard.http import Receive, Scope, Send, read_body, request_headers, response_headers
+from k3stack.guard.http import (
+    NOT_FORWARDED,
+    NOT_PASSED_BACK,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    request_headers,
+    response_headers,
+)
 from k3stack.guard.journal import Entry
 from k3stack.guard.upstreams import conversation_key
 
@@ -34,12 +43,12 @@ async def relay(gateway: Gateway, scope: Scope, receive: Receive, send: Send, en
     repeatable = method in _REPEATABLE or scope["path"] in _GENERATES
 
     async def work() -> None:
-        headers = [*request_headers(scope, b"x-request-id"), ("x-request-id", entry.id)]
+        headers = [*request_headers(scope, NOT_FORWARDED | {b"x-request-id"}), ("x-request-id", entry.id)]
         async with gateway.ask(
             order, method, full_path(scope), headers, body, repeatable=repeatable, decompress=False
         ) as (upstream, answer):
             entry.upstream = upstream.url
-            head = response_headers(answer.raw_headers)
+            head = response_headers(answer.raw_headers, NOT_PASSED_BACK | {b"x-request-id"})
             await send({"type": "http.response.start", "status": answer.status, "headers": head})
             async with gateway.watching(answer, send) as watch:
                 while data := await watch.read():

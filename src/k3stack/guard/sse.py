@@ -7,7 +7,7 @@ from typing import NamedTuple
 from k3stack.errors import InputError
 from k3stack.guard import codec
 
-__all__ = ["DONE", "KEEP_ALIVE", "Event", "SseReader", "event"]
+__all__ = ["DONE", "KEEP_ALIVE", "Event", "SseReader", "event", "one_event"]
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": k3-guard\n\n"
@@ -41,7 +41,7 @@ class SseReader:
         if b"\r" in data or self._after_carriage_return:
             data = self._unix_lines(data)
         if not self._buffer and data.endswith(b"\n\n"):
-            return [_event(block) for block in data[:-2].split(b"\n\n") if block]
+            return [one_event(block) for block in data[:-2].split(b"\n\n") if block]
         searched = max(0, len(self._buffer) - 1)
         self._buffer += data
         if self._buffer.find(b"\n\n", searched) < 0:
@@ -51,7 +51,7 @@ class SseReader:
         end = self._buffer.rfind(b"\n\n") + 2
         whole = bytes(self._buffer[: end - 2])
         del self._buffer[:end]
-        return [_event(block) for block in whole.split(b"\n\n") if block]
+        return [one_event(block) for block in whole.split(b"\n\n") if block]
 
     @property
     def between_events(self) -> bool:
@@ -71,7 +71,8 @@ class SseReader:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _event(block: bytes) -> Event:
+def one_event(block: bytes) -> Event:
+    """The event of a block of lines, without the blank line that ends it."""
     raw = block + b"\n\n"
     if block.startswith(b"data: ") and b"\n" not in block:
         return Event(block[6:], raw)

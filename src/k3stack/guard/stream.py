@@ -18,7 +18,7 @@ from k3stack.guard.choice import Choice, HeldTooMuchError, other_fields, text_de
 from k3stack.guard.lane import Lane
 from k3stack.guard.policy import Policy
 from k3stack.guard.request import ChatRequest
-from k3stack.guard.sse import DONE, Event, SseReader, event
+from k3stack.guard.sse import DONE, Event, SseReader, event, one_event
 from k3stack.guard.verdict import Judged, judge
 
 __all__ = ["StreamGuard"]
@@ -112,6 +112,10 @@ class StreamGuard:
                     continue
                 refused = lane  # one try for what is left of this block, or its cost would grow with the square
             end = data.find(b"\n\n", at) + 2
+            if end >= 2 and self._reader.between_events and b"\r" not in data:
+                yield self._event(one_event(data[at : end - 2]))
+                at = end
+                continue
             end = end if end >= 2 else len(data)
             for each in self._reader.feed(data[at:end]):
                 yield self._event(each)
@@ -198,18 +202,18 @@ class StreamGuard:
             return None
         choice.passed(channel, text)
         if self._lane is None or self._lane.channel != channel:
-            self._learn(channel, name, raw, chunk)
+            self._learn(channel, name, raw, entry)
         if channel == CONTENT:
             self._content_sent = True
             return raw
         delta["reasoning"] = delta["reasoning_content"] = text
         return event(chunk)
 
-    def _learn(self, channel: str, name: str, raw: bytes, chunk: _Chunk) -> None:
+    def _learn(self, channel: str, name: str, raw: bytes, entry: dict[str, Any]) -> None:
         """Open the fast lane for chunks like this one; an engine whose chunks are odd is not asked for ever."""
-        if self._lanes_left and chunk["choices"][0].get("index", 0) == 0 and self.request.n == 1:
+        if self._lanes_left and entry.get("index", 0) == 0 and self.request.n == 1:
             self._lanes_left -= 1
-            self._lane = Lane.learn(channel, name, raw, chunk)
+            self._lane = Lane.learn(channel, name, raw)
 
     def _through_lane(self, lane: Lane, data: bytes, at: int) -> tuple[bytes, int] | None:
         """A run of chunks that are all of the lane: the bytes to send and where it ends; None if there is none."""

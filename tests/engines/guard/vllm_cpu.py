@@ -96,6 +96,8 @@ def serving_vllm(folder: Path, log: Any) -> Iterator[int]:
     command = [str(python), "-m", "vllm.entrypoints.cli.main", "serve", str(folder), "--port", str(port)]
     command += ["--host", "127.0.0.1", "--served-model-name", "k3", "--max-model-len", "2048"]
     command += ["--dtype", "bfloat16", "--enforce-eager", "--max-num-seqs", "8"]
+    # A named tool choice is enforced by a grammar, but this release wants some parser named all the same.
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
     child = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
     try:
