@@ -161,8 +161,26 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=6,
 )
 
-calls = st.builds(
+calls: st.SearchStrategy[dict[str, Any]] = st.builds(
     lambda name, arguments: {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}},
     st.text(min_size=1, max_size=12),
     st.dictionaries(st.text(max_size=8), json_values, max_size=4),
 )
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Questions, answers with reasoning and calls, and the results of the calls in any order."""
+    image = {"type": "image_url", "image_url": {"url": "data:"}}
+    part = st.builds(lambda text: {"type": "text", "text": text}, st.text()) | st.just(image)
+    messages: list[dict[str, Any]] = []
+    if draw(st.booleans()):
+        messages.append({"role": "system", "content": draw(st.text())})
+    for _ in range(draw(st.integers(1, 3))):
+        messages.append({"role": "user", "content": draw(st.text() | st.lists(part))})
+        made = [{**call, "id": f"id-{number}"} for number, call in enumerate(draw(st.lists(calls, max_size=3)))]
+        texts = {"reasoning": draw(st.text()), "content": draw(st.text())}
+        messages.append({"role": "assistant", **texts, "tool_calls": made})
+        results = [{"role": "tool", "tool_call_id": call["id"], "content": draw(st.text())} for call in made]
+        messages += draw(st.permutations(results))
+    return messages

@@ -5,12 +5,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.xtml import strategies
 from tests.xtml.whole_text import parse_whole
 
-from k3stack.xtml import CONTROL_IDS, Channel, Event, Message, Parser, Vocabulary, encode, parse, replay, tokenize
+from k3stack.xtml import (
+    CONTROL_IDS,
+    CONTROL_TOKENS,
+    IMAGE_PLACEHOLDER,
+    Channel,
+    Event,
+    Message,
+    Parser,
+    Vocabulary,
+    encode,
+    parse,
+    replay,
+    tokenize,
+)
+
+Cut = list[str]
 
 CHANNELS = st.sampled_from(["think", "response"])
 DECLARED = st.sampled_from([(), strategies.TOOLS])
@@ -33,16 +49,34 @@ def feed_all(parser: Parser, pieces: list[str]) -> list[Event]:
     return events + parser.finish()
 
 
+def follows_the_rules(
+    text: str, channel: Channel, declared: tuple[str, ...], choice: str | None, cut: Cut
+) -> None:
+    parser = Parser(channel, tools=declared, tool_choice=choice)
+    events = feed_all(parser, cut)
+    assert plain(parser.message) == vars(parse_whole(text, channel, set(declared), choice))
+    assert replay(events) == parser.message
+
+
+def cut_text(data: st.DataObject, text: str) -> Cut:
+    return data.draw(st.one_of(st.just(list(text)), strategies.cuts(text)))
+
+
 @given(strategies.completions, CHANNELS, DECLARED, CHOICES, st.data())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=900, deadline=None)
 def test_any_cut_gives_what_the_rules_give_for_the_whole_text(
     text: str, channel: Channel, declared: tuple[str, ...], choice: str | None, data: st.DataObject
 ) -> None:
-    pieces = data.draw(st.one_of(st.just(list(text)), strategies.cuts(text)))
-    parser = Parser(channel, tools=declared, tool_choice=choice)
-    events = feed_all(parser, pieces)
-    assert plain(parser.message) == vars(parse_whole(text, channel, set(declared), choice))
-    assert replay(events) == parser.message
+    follows_the_rules(text, channel, declared, choice, cut_text(data, text))
+
+
+@pytest.mark.slow
+@given(strategies.completions, CHANNELS, DECLARED, CHOICES, st.data())
+@settings(max_examples=10_000, deadline=None)
+def test_many_more_cuts(
+    text: str, channel: Channel, declared: tuple[str, ...], choice: str | None, data: st.DataObject
+) -> None:
+    follows_the_rules(text, channel, declared, choice, cut_text(data, text))
 
 
 @given(st.text() | strategies.completions, CHANNELS, st.data())
@@ -72,7 +106,7 @@ def test_settled_means_that_no_correction_comes(fragments: list[str], channel: C
 # Token ids: control tokens by their id, everything else one id per byte.
 
 VOCABULARY = Vocabulary(lambda number: bytes([number]))
-SPECIALS = {text: number for number, text in CONTROL_IDS.items()}
+SPECIALS = {text: number for number, text in CONTROL_IDS.items()} | {IMAGE_PLACEHOLDER: 0}
 
 
 def ordinary(text: str) -> list[int]:
@@ -85,7 +119,7 @@ def test_ids_give_the_same_as_text(text: str, channel: Channel, data: st.DataObj
     ids: list[int] = []
     rest = text
     while rest:
-        control = next((control for control in SPECIALS if rest.startswith(control)), None)
+        control = next((control for control in CONTROL_TOKENS if rest.startswith(control)), None)
         ids += [SPECIALS[control]] if control else ordinary(rest[0])
         rest = rest[len(control) if control else 1 :]
     # At the very end text may be the beginning of a control token; an id that is none is not.
@@ -106,29 +140,26 @@ def test_any_ids_parse(ids: list[int], channel: Channel) -> None:
     assert replay(events) == parser.message
 
 
-@given(
-    reasoning=st.text(),
-    content=st.text(),
-    calls=st.lists(strategies.calls, max_size=3),
-    thinking=st.booleans(),
-)
-@settings(max_examples=400, deadline=None)
-def test_an_assistant_message_comes_back_as_it_was_encoded(
-    reasoning: str, content: str, calls: list[dict[str, Any]], thinking: bool
+@given(strategies.conversations(), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_every_answer_of_a_conversation_comes_back_as_it_was_encoded(
+    messages: list[dict[str, Any]], thinking: bool
 ) -> None:
-    question = {"role": "user", "content": "?"}
-    answer = {"role": "assistant", "reasoning": reasoning, "content": content, "tool_calls": calls}
-    prompt = encode([question], thinking=thinking)
-    whole = encode([question, answer], thinking=thinking, add_generation_prompt=False)
-    assert whole[: len(prompt)] == prompt
-    names = [call["function"]["name"] for call in calls]
     channel: Channel = "think" if thinking else "response"
-    parser = Parser(channel, tools=names, vocabulary=VOCABULARY)
-    parser.feed_ids(tokenize(whole[len(prompt) :], ordinary, SPECIALS))
-    parser.finish()
-    kept = reasoning if thinking and reasoning.strip() else None
-    assert (parser.message.reasoning, parser.message.content) == (kept, content or None)
-    assert [call.name for call in parser.message.tool_calls] == names
-    wanted = [json.loads(call["function"]["arguments"]) for call in calls]
-    assert [call.arguments for call in parser.message.tool_calls] == wanted
-    assert not parser.message.problems
+    for number, answer in enumerate(messages):
+        if answer["role"] != "assistant":
+            continue
+        prompt = encode(messages[:number], thinking=thinking)
+        whole = encode(messages[: number + 1], thinking=thinking, add_generation_prompt=False)
+        assert whole[: len(prompt)] == prompt
+        functions = [call["function"] for call in answer["tool_calls"]]
+        names = [function["name"] for function in functions]
+        parser = Parser(channel, tools=names, vocabulary=VOCABULARY)
+        parser.feed_ids(tokenize(whole[len(prompt) :], ordinary, SPECIALS))
+        parser.finish()
+        reasoning = answer["reasoning"] if thinking and answer["reasoning"].strip() else None
+        assert (parser.message.reasoning, parser.message.content) == (reasoning, answer["content"] or None)
+        assert [call.name for call in parser.message.tool_calls] == names
+        wanted = [json.loads(function["arguments"]) for function in functions]
+        assert [call.arguments for call in parser.message.tool_calls] == wanted
+        assert not parser.message.problems

@@ -13,7 +13,7 @@ from k3stack.xtml.record import Record
 from k3stack.xtml.typed import decode_value
 from k3stack.xtml.wire import ProblemCode
 
-__all__ = ["CallBuilder", "Rules", "Value", "read_attributes"]
+__all__ = ["CallBuilder", "Rules", "Value", "accept_marker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Rules:
     declared: Collection[str] | None
 
 
-def read_attributes(marker: Marker, record: Record, call: int | None = None) -> Attributes:
+def _read_attributes(marker: Marker, record: Record, call: int | None = None) -> Attributes:
     """The attributes of an opening marker, and the problems of its spelling."""
     if marker.loose:
         record.problem(ProblemCode.LOOSE_MARKER)
@@ -37,6 +37,13 @@ def read_attributes(marker: Marker, record: Record, call: int | None = None) -> 
     if not attributes.clean:
         record.problem(ProblemCode.BAD_ATTRIBUTE, call)
     return attributes
+
+
+def accept_marker(marker: Marker, record: Record) -> None:
+    """Report what is wrong with the spelling of a marker that has no attributes, now that it counts."""
+    _read_attributes(marker, record)
+    if marker.attributes.strip():
+        record.problem(ProblemCode.BAD_ATTRIBUTE)
 
 
 class Value:
@@ -93,7 +100,7 @@ class CallBuilder:
         self._rules = rules
         self._arguments: dict[str, Any] = {}
         self._broken = False
-        attributes = read_attributes(opener, record)
+        attributes = _read_attributes(opener, record)
         self._name = attributes.values.get("tool", "")
         self.number: int | None = None
         if not self._name:
@@ -105,7 +112,7 @@ class CallBuilder:
 
     def open_value(self, opener: Marker) -> Value:
         """Begin the value that an argument or json marker opens."""
-        attributes = read_attributes(opener, self._record, self.number).values
+        attributes = _read_attributes(opener, self._record, self.number).values
         if opener.what == "open json":
             return Value("json", None, "object")
         if "key" not in attributes:

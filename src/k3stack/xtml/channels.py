@@ -1,21 +1,21 @@
-"""The channels of one message: which marker counts where, and whose text is whose.
+"""The channels behind the reasoning: which marker counts where, and whose text is whose.
 
-    THINK -> BETWEEN -> RESPONSE -> BETWEEN -> TOOLS -> BETWEEN        BETWEEN is outside every channel
-                                                 |^
-                                               CALL <-> VALUE
+    BETWEEN -> RESPONSE -> BETWEEN -> TOOLS -> BETWEEN        BETWEEN is outside every channel
+                                       |^
+                                      CALL <-> VALUE
 
 A marker that counts only if the right thing follows is held until the next one comes: a tools open, and the close
-of a value. The message close and `<|end_of_msg|>` count only at the very end; `Tail` keeps those from coming here.
+of a value. The message close and `<|end_of_msg|>` count only at the very end; the parser keeps those from here.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
 
-from k3stack.xtml.calls import CallBuilder, Rules, Value, read_attributes
+from k3stack.xtml.calls import CallBuilder, Rules, Value, accept_marker
 from k3stack.xtml.lexer import Marker, Partial
 from k3stack.xtml.record import Record
-from k3stack.xtml.wire import Channel, ProblemCode
+from k3stack.xtml.wire import ProblemCode
 
 __all__ = ["Channels"]
 
@@ -26,7 +26,6 @@ _VALUE_TAGS = frozenset({"argument", "json"})
 
 
 class _In(Enum):
-    THINK = auto()
     BETWEEN = auto()
     RESPONSE = auto()
     TOOLS = auto()
@@ -36,18 +35,18 @@ class _In(Enum):
 
 
 class Channels:
-    """Follows one message through its channels. Takes text and markers as a `Sink` does.
+    """Follows a message through its channels. Takes text and markers as a `Sink` does.
 
     Args:
-        starts_in: the channel that the prompt left open.
         rules: which calls are returned.
         record: where the message goes.
+        in_response: the response is open; else we are outside every channel.
     """
 
-    def __init__(self, starts_in: Channel, rules: Rules, record: Record) -> None:
+    def __init__(self, rules: Rules, record: Record, *, in_response: bool = False) -> None:
         self._record = record
         self._rules = rules
-        self._state = _In.THINK if starts_in == "think" else _In.RESPONSE
+        self._state = _In.RESPONSE if in_response else _In.BETWEEN
         self._value: Value | None = None
         self._call: CallBuilder | None = None
         self._held: Marker | None = None
@@ -55,24 +54,23 @@ class Channels:
         self._tools_channels = 0
         self._calls_in_channel = 0
         self._channel_implied = False
-        self._response_came = starts_in == "response"
+        self._response_came = in_response
         self._no_close_ahead: set[str] = set()
-        self.settled = starts_in == "response"
-        # All text since reasoning ended without a close: a later close turns it into reasoning.
-        self._since_start: list[str] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Always: no later marker changes what earlier text was."""
+        return True
 
     @property
     def plain_value(self) -> list[str] | None:
-        """Where all further text goes as it is, if we are in a value and nothing is held or kept besides."""
-        if self._value is None or self._held is not None or self._since_start is not None:
-            return None
-        return self._value.pieces
+        """Where all further text goes as it is, if we are in a value and nothing is held."""
+        return None if self._value is None or self._held is not None else self._value.pieces
 
     # What the lexer gives.
 
     def text(self, text: str) -> None:
         """Take text without control tokens."""
-        self._keep(text)
         if self._held is not None:
             if self._state is _In.BETWEEN and not text.strip():
                 self._space.append(text)
@@ -85,7 +83,6 @@ class Channels:
 
     def broken(self, raw: str) -> None:
         """Take text that holds a control token but is no marker."""
-        self._keep(raw)
         self._held_was_text()
         if self._value is not None:
             self._value.broken(raw)
@@ -94,44 +91,7 @@ class Channels:
 
     def marker(self, marker: Marker) -> None:
         """Take a whole marker."""
-        if not self.settled and marker.what == "close think":
-            self._close_think(marker)
-            return
-        self._keep(marker.raw)
-        self._dispatch(marker)
-
-    def finish(self, message_close: Marker | None, partial: Partial) -> None:
-        """The text ended.
-
-        Args:
-            message_close: the message close at the end; None: the text is cut off.
-            partial: the beginning of a marker that was cut off.
-        """
-        closed = message_close is not None
-        self.settled, self._since_start = True, None
-        if self._value is not None:
-            self._finish_value(closed)
-        if self._held is not None:
-            self._finish_tools_open(closed)
-        if self._call is not None:
-            if partial.may_open & _VALUE_TAGS:
-                self._call.leave_value_unfinished()
-            self._close_call(by_own_marker=False)
-        if closed:
-            self._end_open_channel()
-        elif self._state is _In.TOOLS:
-            self._count_calls()
-        if message_close is not None:
-            self._accept(message_close)
-        else:
-            self._record.problem(ProblemCode.TRUNCATED)
-
-    # One method per state: what a marker means there.
-
-    def _dispatch(self, marker: Marker) -> None:
         match self._state:
-            case _In.THINK:
-                self._in_think(marker)
             case _In.BETWEEN:
                 self._in_between(marker)
             case _In.RESPONSE:
@@ -145,30 +105,32 @@ class Channels:
             case _In.UNFINISHED:
                 self._in_unfinished(marker)
 
-    def _in_think(self, marker: Marker) -> None:
+    def finish(self, message_close: Marker | None, partial: Partial) -> None:
+        """The text ended.
+
+        Args:
+            message_close: the message close at the end; None: the text is cut off.
+            partial: the beginning of a marker that was cut off.
+        """
+        closed = message_close is not None
+        if self._value is not None:
+            self._finish_value(closed)
         if self._held is not None:
-            if marker.what == "open call":
-                self._leave_think(self._held)
-                self._keep(marker.raw)
-                self._open_held_tools()
-                self._in_tools(marker)
-                return
-            self._held_was_text()
-        match marker.what:
-            case "open response":
-                self._leave_think(marker)
-                self._open_response(marker)
-            case "close response":
-                self._since_start = [*self._record.reasoning_pieces(), marker.raw]
-                self._record.reasoning_was_content()
-                self._record.problem(ProblemCode.SKIPPED_THINK)
-                self._response_came = True
-                self._accept(marker)
-                self._state = _In.BETWEEN
-            case "open tools":
-                self._held = marker
-            case _:
-                self._record.reasoning(marker.raw)
+            self._finish_tools_open(closed)
+        if self._call is not None:
+            if partial.may_open & _VALUE_TAGS:
+                self._call.leave_value_unfinished()
+            self._close_call(by_own_marker=False)
+        if closed:
+            self._end_open_channel()
+        elif self._state is _In.TOOLS:
+            self._count_calls()
+        if message_close is not None:
+            accept_marker(message_close, self._record)
+        else:
+            self._record.problem(ProblemCode.TRUNCATED)
+
+    # One method per state: what a marker means there.
 
     def _in_between(self, marker: Marker) -> None:
         if self._held is not None:
@@ -197,7 +159,7 @@ class Channels:
             self._held_was_text()
         match marker.what:
             case "close response":
-                self._accept(marker)
+                accept_marker(marker, self._record)
                 self._state = _In.BETWEEN
             case "open tools":
                 self._held = marker
@@ -211,11 +173,11 @@ class Channels:
                 self._call = CallBuilder(marker, self._rules, self._record)
                 self._state = _In.CALL
             case "close tools":
-                self._accept(marker)
+                accept_marker(marker, self._record)
                 self._end_tools(by_own_marker=True)
             case "open tools":
                 self._end_tools(by_own_marker=False)
-                self._accept(marker)
+                accept_marker(marker, self._record)
                 self._enter_tools(implied=False)
             case "open response" | "close message":
                 self._end_tools(by_own_marker=False)
@@ -234,7 +196,7 @@ class Channels:
             else:
                 self._value, self._state = value, _In.VALUE
         elif marker.what == "close call":
-            self._accept(marker)
+            accept_marker(marker, self._record)
             self._close_call(by_own_marker=True)
         elif marker.what in _ENDS_CALL:
             self._close_call(by_own_marker=False)
@@ -268,8 +230,6 @@ class Channels:
 
     def _plain_text(self, text: str) -> None:
         match self._state:
-            case _In.THINK:
-                self._record.reasoning(text)
             case _In.RESPONSE:
                 self._record.content(text)
             case _In.UNFINISHED:
@@ -285,15 +245,6 @@ class Channels:
         self._record.problem(ProblemCode.STRAY_TEXT)
         if marker.what in ("open argument", "open json", "open message"):
             self._plain_text(marker.raw)
-
-    def _keep(self, text: str) -> None:
-        if self._since_start is not None:
-            self._since_start.append(text)
-
-    def _accept(self, marker: Marker) -> None:
-        read_attributes(marker, self._record)
-        if marker.attributes.strip():
-            self._record.problem(ProblemCode.BAD_ATTRIBUTE)
 
     # Held markers.
 
@@ -312,7 +263,7 @@ class Channels:
     def _open_held_tools(self) -> None:
         """What follows makes the held tools open count."""
         if self._held is not None:
-            self._accept(self._held)
+            accept_marker(self._held, self._record)
             self._held = None
         self._enter_tools(implied=False)
         for space in self._take_space():
@@ -324,29 +275,11 @@ class Channels:
 
     # Openings and closings.
 
-    def _close_think(self, marker: Marker) -> None:
-        self.settled = True
-        if self._since_start is not None:
-            self._record.all_was_reasoning(self._since_start)
-            self._since_start = self._value = self._call = self._held = None
-            self._space = []
-            self._tools_channels = 0
-            self._response_came = False
-        else:
-            self._held_was_text()
-        self._accept(marker)
-        self._state = _In.BETWEEN
-
-    def _leave_think(self, marker: Marker) -> None:
-        self._since_start = self._record.reasoning_pieces()
-        self._keep(marker.raw)
-        self._record.problem(ProblemCode.UNCLOSED_THINK)
-
     def _open_response(self, marker: Marker) -> None:
         if self._response_came or self._tools_channels:
             self._record.problem(ProblemCode.STRAY_TEXT)
         self._response_came = True
-        self._accept(marker)
+        accept_marker(marker, self._record)
         self._state = _In.RESPONSE
 
     def _enter_tools(self, implied: bool) -> None:
@@ -371,7 +304,7 @@ class Channels:
     def _close_value(self) -> None:
         if self._call is not None and self._value is not None:
             if self._held is not None:
-                self._accept(self._held)
+                accept_marker(self._held, self._record)
             self._call.close_value(self._value)
         self._held = self._value = None
         self._state = _In.CALL
@@ -385,8 +318,6 @@ class Channels:
     def _end_open_channel(self) -> None:
         """The message close ends a channel that is still open."""
         match self._state:
-            case _In.THINK:
-                self._record.problem(ProblemCode.UNCLOSED_THINK)
             case _In.RESPONSE:
                 self._record.problem(ProblemCode.UNCLOSED_RESPONSE)
             case _In.TOOLS:
@@ -401,11 +332,9 @@ class Channels:
             self._open_held_tools()
         elif closed:
             self._held_was_text()
-        elif self._state is _In.RESPONSE:
+        else:
             self._record.problem(ProblemCode.UNCLOSED_RESPONSE)
             self._open_held_tools()
-        else:
-            self._held = None  # reasoning ends at a call only, and the call may have been cut off
 
     def _finish_value(self, closed: bool) -> None:
         """A value whose close is held ends here. Another one was never finished, nor is its call.
@@ -435,4 +364,4 @@ class Channels:
             elif (marker := value.controls[number]) is None:
                 self.broken(piece)
             else:
-                self._dispatch(marker)
+                self.marker(marker)

@@ -12,6 +12,7 @@ from k3stack.xtml.calls import Rules
 from k3stack.xtml.channels import Channels
 from k3stack.xtml.events import Event, Finished, Message
 from k3stack.xtml.lexer import Lexer, Marker, Partial
+from k3stack.xtml.reasoning import Reasoning
 from k3stack.xtml.record import Record
 from k3stack.xtml.wire import CONTROL_IDS, Channel
 
@@ -58,7 +59,12 @@ class Parser:
         declared = None if tools is None else declared_names(tools)
         allowed = not _forbids_calls(tool_choice) and (declared is None or bool(declared))
         self._record = Record()
-        self._channels = Channels(starts_in, Rules(allowed, declared), self._record)
+        rules = Rules(allowed, declared)
+        self._channels: Reasoning | Channels = (
+            Reasoning(rules, self._record)
+            if starts_in == "think"
+            else Channels(rules, self._record, in_response=True)
+        )
         self._tail = _Tail(self._channels)
         self._lexer = Lexer(self._tail)
         self._vocabulary = vocabulary
@@ -140,7 +146,7 @@ class Parser:
 class _Tail:
     """Holds the message close and `<|end_of_msg|>` back until it is known whether they are the end."""
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Reasoning | Channels) -> None:
         self._channels = channels
         self._markers: list[Marker] = []
 

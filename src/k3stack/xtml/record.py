@@ -45,10 +45,6 @@ class Record:
             "".join(self._reasoning) or None, "".join(self._content) or None, tuple(self._calls), problems
         )
 
-    def reasoning_pieces(self) -> list[str]:
-        """The pieces of the reasoning, as a new list."""
-        return list(self._reasoning)
-
     def reasoning(self, text: str) -> None:
         """Add reasoning text."""
         self._reasoning.append(text)

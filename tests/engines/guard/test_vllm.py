@@ -74,19 +74,33 @@ def test_models_and_completions_pass_through(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_real_call_is_checked_and_sent(client: openai.OpenAI, guard: Guard, streamed: bool) -> None:
-    before = guard.metric("k3_guard_calls_sent_total")
-    choice: Any = {"type": "function", "function": {"name": "pick"}}
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "pick"}}])
+def test_a_call_of_a_random_model_is_valid_or_not_sent(
+    client: openai.OpenAI, guard: Guard, choice: Any, streamed: bool
+) -> None:
+    """A random model's calls are valid only where a grammar makes them so; what is not must not come through."""
     fields: Any = {"model": "k3", "messages": MESSAGES, "tools": [PICK], "tool_choice": choice, "max_tokens": 100}
-    if streamed:
-        chunks = list(client.chat.completions.create(**fields, stream=True))
-        calls = [each for chunk in chunks for c in chunk.choices for each in c.delta.tool_calls or ()]
-    else:
-        calls = client.chat.completions.create(**fields).choices[0].message.tool_calls
-    (call,) = calls
-    assert call.function.name == "pick" and json.loads(call.function.arguments)["number"] in (1, 2, 3)
-    assert call.id
-    assert guard.metric("k3_guard_calls_sent_total") == before + 1
+    before = guard.metric("k3_guard_calls_sent_total")
+    try:
+        if streamed:
+            chunks = list(client.chat.completions.create(**fields, stream=True))
+            calls = [each for chunk in chunks for c in chunk.choices for each in c.delta.tool_calls or ()]
+            reasons = [c.finish_reason for chunk in chunks for c in chunk.choices if c.finish_reason]
+            flags = [chunk.k3_guard for chunk in chunks if hasattr(chunk, "k3_guard")]
+        else:
+            answer = client.chat.completions.create(**fields)
+            calls = list(answer.choices[0].message.tool_calls or ())
+            reasons = [answer.choices[0].finish_reason]
+            flags = [answer.k3_guard] if hasattr(answer, "k3_guard") else []
+    except openai.APIError as error:
+        assert error.code == "tool_call_invalid" and "pick" in str(error)
+        return
+    assert guard.metric("k3_guard_calls_sent_total") == before + len(calls)
+    for call in calls:
+        arguments = json.loads(call.function.arguments)
+        assert call.id and isinstance(arguments, dict)
+        assert flags or (call.function.name == "pick" and arguments["number"] in (1, 2, 3))
+    assert calls or flags or reasons == ["length"]
 
 
 def test_leaving_early_stops_vllm(client: openai.OpenAI, vllm_port: int) -> None:

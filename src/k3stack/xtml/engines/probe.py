@@ -10,6 +10,8 @@ The parsers work on text, so a tokenizer that only cuts text stands in for Kimi-
 words and single characters get ids as they come.
 """
 
+# mypy: disable-error-code="import-not-found"
+
 from __future__ import annotations
 
 import importlib
@@ -27,7 +29,7 @@ _CONTROL_IDS = {"<|end_of_msg|>": 163586, "<|open|>": 163587, "<|close|>": 16358
 _TOKEN = re.compile(r"<\|(?:open|close|sep|end_of_msg)\|>|\w+|\s+|[^\w\s]")
 
 
-class StandInTokenizer:
+class _StandInTokenizer:
     """Cuts text into control tokens, words, spaces and single characters."""
 
     def __init__(self) -> None:
@@ -38,8 +40,11 @@ class StandInTokenizer:
     def pieces(self, text: str) -> list[str]:
         return _TOKEN.findall(text)
 
+    def id_of(self, piece: str) -> int:
+        return self._ids.setdefault(piece, len(self._ids))
+
     def encode(self, text: str, *_: Any, **__: Any) -> list[int]:
-        return [self._ids.setdefault(piece, len(self._ids)) for piece in self.pieces(text)]
+        return [self.id_of(piece) for piece in self.pieces(text)]
 
     def decode(self, ids: list[int], **_: Any) -> str:
         texts = {number: piece for piece, number in self._ids.items()}
@@ -51,7 +56,7 @@ class StandInTokenizer:
     vocab = property(get_vocab)
 
 
-class Collected:
+class _Collected:
     """Puts streamed deltas together as a client does."""
 
     def __init__(self) -> None:
@@ -77,7 +82,7 @@ def use_vllm_on_cpu() -> None:
     vllm.platforms._current_platform = CpuPlatform()
 
 
-class Vllm:
+class _Vllm:
     """vLLM's parsers, composed as its chat endpoint composes them."""
 
     def __init__(self, parser: str, plugin: str = "") -> None:
@@ -88,7 +93,7 @@ class Vllm:
         from vllm.parser.parser_manager import ParserManager
 
         self._request: Any = ChatCompletionRequest
-        self._tokenizer = StandInTokenizer()
+        self._tokenizer = _StandInTokenizer()
         self._parser: Any = ParserManager.get_parser(
             tool_parser_name=parser, reasoning_parser_name=parser, enable_auto_tools=True, model_name="kimi-k3"
         )
@@ -124,28 +129,46 @@ class Vllm:
             "tool_calls": [{"name": call.name, "arguments": call.arguments} for call in calls or []],
         }
 
-    def streamed(self, case: dict[str, Any], tools: list[Any]) -> Result:
-        from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
+    def stream(self, request: Any) -> Callable[[str, bool], Any]:
+        """A function that takes the next piece, and whether it is the last, and gives what is sent for it."""
+        parser = self.parser(request)
+        opener = "think" if request.chat_template_kwargs["thinking"] else "response"
+        prompt = self._tokenizer.encode(f'<|open|>message role="assistant"<|sep|><|open|>{opener}<|sep|>')
+        try:
+            from vllm.entrypoints.openai.chat_completion.stream_processor import ChatStreamProcessor
+        except ImportError:  # before 0.33.0 the endpoint called the parser itself
 
-        request = self.request(case, tools, stream=True)
-        steps = ChatStreamProcessor(request, self.parser(request), enable_auto_tools=True, parser_cls=self._parser)
-        opener = f"<|open|>{case['starts_in']}<|sep|>"
-        prompt = self._tokenizer.encode('<|open|>message role="assistant"<|sep|>' + opener)
-        collected = Collected()
+            def parse(piece: str, last: bool) -> Any:
+                return parser.parse_delta(piece, self.ids(piece), request, prompt, finished=last)
+
+            return parse
+        processor = ChatStreamProcessor(request, parser, enable_auto_tools=True, parser_cls=self._parser)
+
+        def step(piece: str, last: bool) -> Any:
+            return processor.step(piece, self.ids(piece), "stop" if last else None, prompt).delta
+
+        return step
+
+    def ids(self, piece: str) -> list[int]:
+        """The id of one piece."""
+        return [self._tokenizer.id_of(piece)]
+
+    def streamed(self, case: dict[str, Any], tools: list[Any]) -> Result:
+        send = self.stream(self.request(case, tools, stream=True))
+        collected = _Collected()
         pieces = self._tokenizer.pieces(case["raw"])
         for number, piece in enumerate(pieces):
-            last = number == len(pieces) - 1
-            step = steps.step(piece, self._tokenizer.encode(piece), "stop" if last else None, prompt)
-            if step.delta is None:
+            delta = send(piece, number == len(pieces) - 1)
+            if delta is None:
                 continue
-            collected.reasoning += step.delta.reasoning or ""
-            collected.content += step.delta.content or ""
-            for call in step.delta.tool_calls or []:
+            collected.reasoning += delta.reasoning or ""
+            collected.content += delta.content or ""
+            for call in delta.tool_calls or []:
                 collected.add_call(call.index, call.function.name, call.function.arguments)
         return collected.result()
 
 
-class Sglang:
+class _Sglang:
     """SGLang's parsers, in the order in which its chat endpoint calls them.
 
     With tools the endpoint also stops generating at the first close of a tools channel, so nothing comes after it.
@@ -160,7 +183,7 @@ class Sglang:
         self._tool: Any = Tool
         self._calls: Any = FunctionCallParser
         self._reasoning: Any = ReasoningParser
-        self._tokenizer = StandInTokenizer()
+        self._tokenizer = _StandInTokenizer()
 
     def parsers(self, case: dict[str, Any], tools: list[Any]) -> tuple[Any, Any]:
         reasoning = self._reasoning(
@@ -176,7 +199,7 @@ class Sglang:
 
     def whole(self, case: dict[str, Any], tools: list[Any]) -> Result:
         reasoning_parser, call_parser = self.parsers(case, tools)
-        collected = Collected()
+        collected = _Collected()
         reasoning, text = reasoning_parser.parse_non_stream(self.generated(case, call_parser))
         collected.reasoning = reasoning or ""
         calls: list[Any] = []
@@ -189,7 +212,7 @@ class Sglang:
 
     def streamed(self, case: dict[str, Any], tools: list[Any]) -> Result:
         reasoning_parser, call_parser = self.parsers(case, tools)
-        collected = Collected()
+        collected = _Collected()
         for piece in self._tokenizer.pieces(self.generated(case, call_parser)):
             reasoning, text = reasoning_parser.parse_stream_chunk(piece)
             self._add(collected, call_parser, reasoning, text)
@@ -197,7 +220,7 @@ class Sglang:
             self._add(collected, call_parser, *reasoning_parser.parse_stream_end())
         return collected.result()
 
-    def _add(self, collected: Collected, call_parser: Any, reasoning: str | None, text: str | None) -> None:
+    def _add(self, collected: _Collected, call_parser: Any, reasoning: str | None, text: str | None) -> None:
         collected.reasoning += reasoning or ""
         calls: list[Any] = []
         if text and call_parser is not None:
@@ -207,7 +230,7 @@ class Sglang:
             collected.add_call(call.tool_index, call.name, call.parameters)
 
 
-ENGINES: dict[str, Callable[..., Vllm | Sglang]] = {"vllm": Vllm, "sglang": Sglang}
+ENGINES: dict[str, Callable[..., _Vllm | _Sglang]] = {"vllm": _Vllm, "sglang": _Sglang}
 
 
 def installed_engine() -> tuple[str, str]:
@@ -231,7 +254,7 @@ def attempt(
 
 
 def main() -> None:
-    """Read the corpus, print the results. Arguments: another parser than kimi_k3, and the module that brings it."""
+    """Read the corpus, print the results. Arguments: another parser than kimi_k3, the module that brings it."""
     output, sys.stdout = sys.stdout, sys.stderr  # engines print to stdout while they load
     logging.disable(logging.CRITICAL)
     name, version = installed_engine()
