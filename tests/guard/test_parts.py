@@ -260,7 +260,12 @@ def test_a_conversation_sticks_and_only_the_lost_ones_move() -> None:
 def test_settings_come_back_and_bad_ones_are_named() -> None:
     settings = Settings(("http://a:1",), images=ImageLimits(hosts=frozenset({"x"})), balance=Balance.STICKY)
     assert load(Settings, json.loads(json.dumps(dump(settings)))) == settings
-    for upstreams, why in (((), "at least one"), (("ftp://a",), "not an http"), (("http://a/b",), "has a path")):
+    for upstreams, why in (
+        ((), "at least one"),
+        (("ftp://a",), "not an http"),
+        (("http://a/b",), "has a path"),
+        (("http://u:p@a",), "password"),
+    ):
         with pytest.raises(UsageError, match=why):
             Settings(upstreams)
     with pytest.raises(UsageError, match="0, 1 or 2"):

@@ -18,6 +18,9 @@ def guard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8081,
     resamples: Annotated[int, typer.Option(help="How often a bad answer may be asked again, 0 to 2.")] = 1,
+    resample_within: Annotated[
+        float | None, typer.Option(help="No second attempt later than this many seconds. Default: no limit.")
+    ] = None,
     on_exhausted: Annotated[
         str, typer.Option(help="When no attempt is valid: pass (valid JSON, flagged) or error.")
     ] = "pass",
@@ -70,6 +73,7 @@ def guard(
 
     policy = {
         "resamples": resamples,
+        "resample_within_s": resample_within,
         "on_exhausted": on_exhausted,
         "coerce": coerce,
         "hold_reasoning": hold_reasoning,

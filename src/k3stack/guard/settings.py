@@ -63,6 +63,11 @@ class Settings:
             parts = urlsplit(upstream)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise UsageError(f"{upstream!r} is not an http or https address", where="--upstream")
+            if parts.username or parts.password:
+                # The address is logged and is a metric's label.
+                raise UsageError(
+                    "the address holds a password; let clients send their own key", where="--upstream"
+                )
             if parts.path.rstrip("/") not in ("", "/v1"):
                 raise UsageError(f"{upstream!r} has a path; give the server's address alone", where="--upstream")
         for name in ("max_body_bytes", "max_in_flight", "connect_s", "idle_s", "keep_alive_s", "max_answer_bytes"):
