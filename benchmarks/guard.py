@@ -6,7 +6,7 @@ One scripted upstream on this machine answers with 64 tokens (half reasoning, ha
 rounds of all proxies alternate, so that a busy moment of the machine hits all of them; every figure is the median
 over rounds unless it says otherwise. LiteLLM has a virtual environment of its own:
 
-    uv venv /tmp/venvs/litellm && uv pip install --python /tmp/venvs/litellm/bin/python 'litellm[proxy]'
+    uv venv .engines/litellm && uv pip install --python .engines/litellm/bin/python 'litellm[proxy]'
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.guard_harness import (
+    REPOSITORY,
     free_port,
     median,
     part,
@@ -113,7 +114,7 @@ def table(rows: list[Row]) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--litellm", type=Path, default=Path("/tmp/venvs/litellm"))
+    arguments.add_argument("--litellm", type=Path, default=REPOSITORY / ".engines/litellm")
     arguments.add_argument("--rounds", type=int, default=5)
     chosen = arguments.parse_args()
     with ExitStack() as stack:
