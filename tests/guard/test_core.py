@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.guard.answers import PARIS, TOOLS, Answer, body, call, run, run_stream, run_whole, sse
 
@@ -377,6 +377,8 @@ def _chunks(reasoning: list[str], content: list[str], style: int) -> list[bytes]
 
 
 @given(TEXTS, TEXTS, st.integers(0, 2), st.integers(1, 40))
+@example(["0"], ["\r", "\r"], 0, 1)  # white space written as an escape is no answer
+@example(["0"], [" ", " ", " "], 0, 40)
 def test_the_fast_lane_changes_nothing(reasoning: list[str], content: list[str], style: int, size: int) -> None:
     chunks = _chunks(reasoning, content, style)
     blocks = [b"".join(chunks[start : start + size]) for start in range(0, len(chunks), size)]

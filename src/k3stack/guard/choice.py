@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from k3stack.guard.calls import Call
 from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, RESTATED, Channels, Piece
+from k3stack.guard.lane import decoded
 from k3stack.guard.policy import Policy, Source
 from k3stack.guard.request import ChatRequest
 from k3stack.guard.verdict import Finished
@@ -69,8 +70,8 @@ class Choice:
         self._channels.passed(channel, text)
         if channel == REASONING:
             self._reasoned = True
-        elif not self._answered and text.strip():
-            self._answered = True
+        elif not self._answered:
+            self._answered = bool((decoded(text) if isinstance(text, bytes) else text).strip())
 
     def take(self, delta: dict[str, Any]) -> Taken:
         """Take one delta.
