@@ -7,11 +7,6 @@ import pytest
 from tests.guard.scripted import Guard, ScriptedUpstream, running_guard
 
 
-# A busy machine is no failure.
-settings.register_profile("unhurried", deadline=None)
-settings.load_profile("unhurried")
-
-
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[ScriptedUpstream]:
     with ScriptedUpstream() as each:
