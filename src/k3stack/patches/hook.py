@@ -5,8 +5,6 @@ model at all, pays for one look at a module name per import. This file is the wh
 imports nothing that Python has not imported itself.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False
@@ -28,8 +26,8 @@ class _Waiter:
     _k3_patches_waiting = True
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name != TRIGGER:
             return None
         for finder in sys.meta_path:
@@ -46,16 +44,16 @@ class _Waiter:
 class _SettleAfter:
     """The module's own loader, with the patches settled after it."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: "Loader") -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         self._loader.exec_module(module)
         # From here on the module is whatever its own loader makes of it; ours has done its work.
         if module.__spec__ is not None:

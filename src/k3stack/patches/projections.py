@@ -176,6 +176,9 @@ def _compare(
         load(layer, shard, *checkpoint[name])
     layer.quant_method.process_weights_after_loading(layer)
     output = product_with_identity(layer)
+    rows = sum(layer.output_sizes) // layer.tp_size
+    if output.shape[0] != rows:
+        raise ValueError(f"{layer.prefix} returns {output.shape[0]} columns instead of {rows}")
     found, start = [], 0
     for name in shards:
         expected = effective(*checkpoint[name])

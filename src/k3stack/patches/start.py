@@ -22,13 +22,13 @@ def _wait() -> None:
 
 
 def _run_the_hidden_one() -> None:
-    from importlib.machinery import PathFinder
+    # The frozen modules are there already; importlib.machinery would cost every process a millisecond.
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
 
     path = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:
-        from importlib.util import module_from_spec
-
         spec.loader.exec_module(module_from_spec(spec))
 
 
