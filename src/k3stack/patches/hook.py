@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["TRIGGER", "install"]
+__all__ = ["TRIGGER", "Waiter", "install"]
 
 TRIGGER = "vllm.models.kimi_k3.nvidia.model"
 MARK = "_k3_patches_waiting"
 
 
-class _Waiter:
+class Waiter:
     """A finder that finds one module, as Python would, and settles the patches once that module is complete."""
 
     _k3_patches_waiting = True
@@ -28,10 +28,11 @@ class _Waiter:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
+        """The module's spec, with our loader around its own; None for every other name."""
         if name != TRIGGER:
             return None
         for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+            if getattr(finder, MARK, False) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
@@ -66,7 +67,7 @@ def install() -> None:
     """Start to wait, once per process however often it is asked; settle now if K3's model is there already."""
     if any(getattr(finder, MARK, False) for finder in sys.meta_path):
         return
-    sys.meta_path.insert(0, _Waiter())
+    sys.meta_path.insert(0, Waiter())
     if TRIGGER in sys.modules:
         _settle()
 
