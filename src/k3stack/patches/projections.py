@@ -19,7 +19,7 @@ from .bench import BLOCK, LINEAR, block_fp8_config, load, product_with_identity
 from .edits import find
 from .patch import CannotApplyError
 
-__all__ = ["K3", "SMALL", "Geometry", "Mismatch", "gate", "kda", "kv_b", "latents", "tensor"]
+__all__ = ["K3", "SMALL", "Geometry", "Mismatch", "fused_names", "gate", "kda", "kv_b", "latents", "tensor"]
 
 KDA = "vllm.models.kimi_k3.nvidia.kda"
 MODEL = "vllm.models.kimi_k3.nvidia.model"
