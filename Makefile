@@ -7,13 +7,14 @@ EXTRAS ?=
 UV := .tools/bin/uv
 K3 := .venv/bin/k3
 
-.PHONY: help setup demo test lint test-slow test-engines docs clean
+.PHONY: help setup demo test lint test-slow test-engines test-releases docs clean
 
 help:
 	@echo "make demo          set up, then run the main job on Kimi-K3's real geometry"
 	@echo "make test          set up, then lint, type-check and run the default suite"
 	@echo "make test-slow     the slower suites, without engines"
 	@echo "make test-engines  the suites against real engine wheels"
+	@echo "make test-releases the patches against all other vLLM releases"
 	@echo "make docs          redraw the generated parts of docs/"
 
 setup: .venv/.ready
@@ -38,10 +39,18 @@ test: lint
 	.venv/bin/pytest -n 2
 
 test-slow: setup
-	.venv/bin/pytest -m slow
+	.venv/bin/pytest -n 2 -m "slow and not engines"
+
+# Engines are installed into .engines on first use: some minutes and tens of GB. K3_ENGINES names another folder.
+test-engines: setup
+	.venv/bin/pytest -n 2 --dist loadfile -m "engines and not slow" tests/engines
+
+# The same for every other vLLM release that the patches know.
+test-releases: setup
+	.venv/bin/pytest -m "engines and slow" tests/engines
 
 docs: setup
 	.venv/bin/python docs/draw_house.py
 
 clean:
-	rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
+	rm -rf .venv .tools .engines .mypy_cache .pytest_cache .ruff_cache .hypothesis demo

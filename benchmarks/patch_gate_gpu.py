@@ -377,7 +377,8 @@ def _graph(way: Callable[[], Any]) -> Any:
 def _microseconds(graph: Any) -> float:
     import torch
 
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    event: Any = torch.cuda.Event
+    start, stop = event(enable_timing=True), event(enable_timing=True)
     start.record()
     graph.replay()
     stop.record()

@@ -5,8 +5,6 @@ model at all, pays for one look at a module name per import. This file is the wh
 imports nothing that Python has not imported itself.
 """
 
-from __future__ import annotations
-
 import sys
 
 TYPE_CHECKING = False
@@ -16,24 +14,25 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-__all__ = ["TRIGGER", "install"]
+__all__ = ["TRIGGER", "Waiter", "install"]
 
 TRIGGER = "vllm.models.kimi_k3.nvidia.model"
 MARK = "_k3_patches_waiting"
 
 
-class _Waiter:
+class Waiter:
     """A finder that finds one module, as Python would, and settles the patches once that module is complete."""
 
     _k3_patches_waiting = True
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """The module's spec, with our loader around its own; None for every other name."""
         if name != TRIGGER:
             return None
         for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
+            if getattr(finder, MARK, False) or not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(name, path, target)
             if spec is not None and spec.loader is not None:
@@ -46,16 +45,16 @@ class _Waiter:
 class _SettleAfter:
     """The module's own loader, with the patches settled after it."""
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: "Loader") -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._loader, name)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: "ModuleSpec") -> "ModuleType | None":
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         self._loader.exec_module(module)
         # From here on the module is whatever its own loader makes of it; ours has done its work.
         if module.__spec__ is not None:
@@ -68,7 +67,7 @@ def install() -> None:
     """Start to wait, once per process however often it is asked; settle now if K3's model is there already."""
     if any(getattr(finder, MARK, False) for finder in sys.meta_path):
         return
-    sys.meta_path.insert(0, _Waiter())
+    sys.meta_path.insert(0, Waiter())
     if TRIGGER in sys.modules:
         _settle()
 

@@ -80,7 +80,7 @@ def _experts_are_per_token() -> bool:
     method.nvfp4_backend = oracle.NvFp4MoeBackend.FLASHINFER_TRTLLM
     method.experts_cls, method.use_a16, method.per_token_activation = Experts, False, True
     method.get_fused_moe_quant_config = lambda layer: None
-    layer = torch.nn.Module()
+    layer: Any = torch.nn.Module()
     for name in ("w13_weight", "w13_weight_scale", "w2_weight", "w2_weight_scale", "w13_input_scale"):
         setattr(layer, name, torch.nn.Parameter(torch.ones(1), requires_grad=False))
     layer.w13_weight_scale_2 = torch.nn.Parameter(torch.ones(1, 2), requires_grad=False)

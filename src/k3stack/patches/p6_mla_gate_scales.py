@@ -20,7 +20,7 @@ from .edits import Edits, find, require_parameters
 from .patch import CannotApplyError, Finding, Patch, Pull, Span, State
 from .projections import SMALL, Geometry, fused_names
 
-__all__ = ["MlaGateScales", "RowGrid"]
+__all__ = ["MlaGateScales", "RowGrid", "put_on_grid"]
 
 LINEAR = "vllm.model_executor.layers.linear"
 CLASS = "KimiK3MergedQKVGateLinear"

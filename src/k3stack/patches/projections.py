@@ -19,7 +19,7 @@ from .bench import BLOCK, LINEAR, block_fp8_config, load, product_with_identity
 from .edits import find
 from .patch import CannotApplyError
 
-__all__ = ["K3", "SMALL", "Geometry", "Mismatch", "gate", "kda", "kv_b", "latents", "tensor"]
+__all__ = ["K3", "SMALL", "Geometry", "Mismatch", "fused_names", "gate", "kda", "kv_b", "latents", "tensor"]
 
 KDA = "vllm.models.kimi_k3.nvidia.kda"
 MODEL = "vllm.models.kimi_k3.nvidia.model"
@@ -176,6 +176,9 @@ def _compare(
         load(layer, shard, *checkpoint[name])
     layer.quant_method.process_weights_after_loading(layer)
     output = product_with_identity(layer)
+    rows = sum(layer.output_sizes) // layer.tp_size
+    if output.shape[0] != rows:
+        raise ValueError(f"{layer.prefix} returns {output.shape[0]} columns instead of {rows}")
     found, start = [], 0
     for name in shards:
         expected = effective(*checkpoint[name])
