@@ -18,6 +18,7 @@ import pytest
 from k3stack.checkpoint.compare.run import compare
 from k3stack.checkpoint.convert.attention import AttentionScale
 from k3stack.checkpoint.convert.files import write_all
+from k3stack.checkpoint.convert.proof import DigestKind, ReadBack
 from k3stack.checkpoint.convert.run import Conversion
 from k3stack.checkpoint.convert.shard import convert_shard
 from k3stack.checkpoint.inspect import inspect
@@ -73,9 +74,14 @@ def test_a_converted_checkpoint_is_sound_and_equal(wide: Path, tmp_path: Path, t
 def test_the_report_proves_the_source(wide: Path, tmp_path: Path) -> None:
     import hashlib
 
-    report = convert(wide, tmp_path / "out").report
-    for shard in report.source:
-        assert shard.sha256 == hashlib.sha256((wide / shard.name).read_bytes()).hexdigest()
+    import xxhash
+
+    for name, kind, digest in (("a", DigestKind.XXH3_128, xxhash.xxh3_128), ("b", DigestKind.SHA256, hashlib.sha256)):
+        report = Conversion(wide, tmp_path / name, Scheme.NVFP4_MIXED, digest=kind).run().report
+        assert report is not None and report.digest_kind is kind
+        for shard in report.source:
+            assert shard.digest == digest((wide / shard.name).read_bytes()).hexdigest()
+    convert(wide, tmp_path / "out")
     quant = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text())["quantization"]
     assert quant["quant_algo"] == "MIXED_PRECISION"
     config = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -256,19 +262,17 @@ def test_what_is_read_back_differs(wide: Path, tmp_path: Path, monkeypatch: pyte
 def test_a_source_that_changes_between_writing_and_reading_back(
     wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import k3stack.checkpoint.convert.shard as module
-
     source = Path(shutil.copytree(wide, tmp_path / "source"))
-    verify = module._Conversion._verify
+    used = ReadBack.used
 
-    def flip_then_verify(self: Any, *arguments: Any) -> None:
-        path = source / self.job.shard
-        data = bytearray(path.read_bytes())
-        data[-1] ^= 1  # the last byte is a code or a scale of an expert, or of a plain tensor
-        path.write_bytes(data)
-        verify(self, *arguments)
+    def flip_then_hand_over(self: ReadBack, name: str, begin: int, size: int, checksum: int | None = None) -> None:
+        if name.endswith("self_attn.v_proj.weight"):
+            data = bytearray(self.path.read_bytes())
+            data[begin] ^= 1
+            self.path.write_bytes(data)
+        used(self, name, begin, size, checksum)
 
-    monkeypatch.setattr(module._Conversion, "_verify", flip_then_verify)
+    monkeypatch.setattr(ReadBack, "used", flip_then_hand_over)
     with pytest.raises(CheckpointError, match="read back differs"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out" / "model-00001-of-000008.safetensors").exists()

@@ -47,16 +47,21 @@ def convert(
         str | None, typer.Option(metavar="I/N", help="Do every N-th shard from the I-th: several machines, one folder.")
     ] = None,
     finish: Annotated[bool, typer.Option("--finish", help="After all parts: write index, config and report.")] = False,
+    sha256: Annotated[
+        bool, typer.Option("--sha256", help="Digest the source with SHA-256, as hubs publish it; slower than XXH3.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Convert MXFP4 experts to NVFP4, and attention to block FP8, at the speed of the disk. Resumes when run again."""
     from k3stack.checkpoint.convert.attention import AttentionScale
+    from k3stack.checkpoint.convert.proof import DigestKind
     from k3stack.checkpoint.convert.run import Conversion
     from k3stack.spec.schemes import Scheme
 
     output = Output(as_json)
-    conversion = Conversion(source, target, Scheme(to.value), AttentionScale(attention_scale.value))
+    digest = DigestKind.SHA256 if sha256 else DigestKind.XXH3_128
+    conversion = Conversion(source, target, Scheme(to.value), AttentionScale(attention_scale.value), digest)
     wanted = _part(part)
     if dry_run:
         plan = conversion.plan(wanted)

@@ -16,7 +16,7 @@ _VALUES = np.append(np.ldexp(np.float64(1), np.arange(255) - BIAS).astype(np.flo
 
 def decode(codes: Bytes) -> Floats:
     """Scale bytes as float32: exact, byte 0 is the subnormal 2^-127, byte 255 is NaN."""
-    return _VALUES[codes]
+    return _VALUES.take(codes, mode="clip")
 
 
 def encode(values: Floats) -> Bytes:

@@ -124,7 +124,7 @@ def _strip_pow2(words: Words, largest: Floats, weight: Bytes, scales: Floats, ho
     while begin < len(exponents):  # neighbours with the same exponent are looked up together
         same = int(np.argmax(np.append(exponents[begin:] != exponents[begin], True)))
         columns = slice(begin * BLOCK, (begin + same) * BLOCK)
-        weight[:, columns] = _byte_table(int(exponents[begin])).take(words[:, columns], mode="clip")
+        _byte_table(int(exponents[begin])).take(words[:, columns], mode="clip", out=weight[:, columns])
         begin += same
     scales[:] = np.ldexp(np.float32(1), exponents)
 

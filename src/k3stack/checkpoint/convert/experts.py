@@ -26,7 +26,7 @@ from k3stack.formats import e2m1, e4m3, e8m0
 from k3stack.formats.arrays import Bytes, Words
 from k3stack.formats.groups import grouped, merged
 
-__all__ = ["WINDOW", "Blocks", "Recoded", "recode", "scale_2", "shared_top"]
+__all__ = ["WINDOW", "Blocks", "Recoded", "out_of_range", "recode", "scale_2", "shared_top"]
 
 WINDOW = 17
 """How far below k_max a block may lie and keep its codes."""
@@ -114,11 +114,16 @@ def _exact_table(shift: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     return kept
 
 
-def recode(packed: Bytes, scale: Bytes, top: int) -> Recoded:
+def out_of_range(scale: Bytes, top: int) -> bool:
+    """Whether any block lies too far below `top` to keep its codes."""
+    return top - int(scale.min(initial=top)) > WINDOW
+
+
+def recode(packed: Bytes | None, scale: Bytes, top: int) -> Recoded:
     """An MXFP4 matrix in NVFP4.
 
     Args:
-        packed: bytes [out, in/2]; only read where blocks are out of range.
+        packed: bytes [out, in/2]; only looked at where blocks are `out_of_range`, else None will do.
         scale: E8M0 bytes [out, in/32].
         top: what `shared_top` gave for this matrix and those that share its second scale.
 
@@ -128,8 +133,9 @@ def recode(packed: Bytes, scale: Bytes, top: int) -> Recoded:
     if int(scale.max(initial=0)) > top and top != e8m0.BIAS:
         raise FormatError(f"has a scale byte above the shared maximum {top}")
     new_scale = _scale_table(top).take(scale, mode="clip").view(np.uint8)
-    if top - int(scale.min(initial=top)) <= WINDOW:
+    if not out_of_range(scale, top):
         return Recoded(None, new_scale, Blocks(scale.size))
+    assert packed is not None
     below = top - WINDOW - scale.astype(np.int16)
     moved = below > 0
     blocks = grouped(packed, _BLOCK_BYTES).copy()

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from k3stack.errors import CheckpointError
-from k3stack.formats.arrays import Bytes
 
-__all__ = ["BLOCK_BYTES", "copy_range", "mapped", "read_exactly", "shares_blocks", "write_all"]
+__all__ = ["BLOCK_BYTES", "copy_range", "read_exactly", "shares_blocks", "write_all"]
 
 CHUNK_BYTES = 1 << 23
 _NO_KERNEL_COPY = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM}
@@ -100,10 +94,3 @@ def write_all(file: int, data: bytes, begin: int) -> None:
     while view:
         written = os.pwrite(file, view, begin)
         view, begin = view[written:], begin + written
-
-
-@contextmanager
-def mapped(file: int) -> Iterator[Bytes]:
-    """The whole of an open file as an array of bytes, mapped into memory, read-only."""
-    # Not closed by hand: slices may outlive this block in an exception's frames, and the last of them frees it.
-    yield np.frombuffer(mmap.mmap(file, 0, access=mmap.ACCESS_READ), np.uint8)

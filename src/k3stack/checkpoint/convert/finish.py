@@ -14,6 +14,7 @@ from typing import Any
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError
 from k3stack.checkpoint.convert.experts import Blocks
 from k3stack.checkpoint.convert.journal import Identity
+from k3stack.checkpoint.convert.proof import DigestKind
 from k3stack.checkpoint.convert.shard import ShardResult
 from k3stack.checkpoint.write import write_index, write_json
 from k3stack.errors import CheckpointError
@@ -38,11 +39,11 @@ class KindError:
 
 @dataclass(frozen=True, slots=True)
 class SourceShard:
-    """A source shard and its SHA-256, as hubs publish it."""
+    """A source shard and its digest, by the report's `digest_kind`."""
 
     name: str
     size_bytes: int
-    sha256: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class ConversionReport:
     file_bytes: int
     attention_error: tuple[KindError, ...]
     source: tuple[SourceShard, ...]
+    digest_kind: DigestKind
     report_sha256: str = ""
 
 
@@ -110,7 +112,8 @@ def _report(spec: ModelSpec, identity: Identity, results: list[ShardResult], pay
         payload_bytes=payload,
         file_bytes=sum(result.target_bytes for result in results),
         attention_error=tuple(KindError(kind, sums.relative_rms) for kind, sums in sorted(rounding.items())),
-        source=tuple(SourceShard(result.shard, result.source_bytes, result.source_sha256) for result in results),
+        source=tuple(SourceShard(result.shard, result.source_bytes, result.source_digest) for result in results),
+        digest_kind=identity.digest_kind,
     )
     data = dump(report) | {"report_sha256": report_digest(dump(report))}
     return load(ConversionReport, data)

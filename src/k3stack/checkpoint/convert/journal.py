@@ -18,13 +18,14 @@ from typing import Any
 
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError
 from k3stack.checkpoint.convert.experts import Blocks
+from k3stack.checkpoint.convert.proof import DigestKind
 from k3stack.checkpoint.convert.shard import ShardResult
 from k3stack.checkpoint.header import MAX_HEADER_BYTES
 from k3stack.checkpoint.write import write_json
 from k3stack.errors import CheckpointError
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["JOURNAL", "Identity", "Journal", "identify"]
+__all__ = ["JOURNAL", "Identity", "Journal", "digest_source"]
 
 JOURNAL = ".k3-convert"
 
@@ -39,11 +40,12 @@ class Identity:
     source: str
     scheme: Scheme
     attention_scale: AttentionScale
+    digest_kind: DigestKind
     version: str
 
 
-def identify(folder: Path, shards: list[str], scheme: Scheme, scale: AttentionScale, version: str) -> Identity:
-    """The identity of converting `folder`; reads headers only."""
+def digest_source(folder: Path, shards: list[str]) -> str:
+    """A digest that any other checkpoint differs in; reads documents and headers only."""
     digest = hashlib.sha256()
     for name in ("config.json", "model.safetensors.index.json"):
         path = folder / name
@@ -54,7 +56,7 @@ def identify(folder: Path, shards: list[str], scheme: Scheme, scale: AttentionSc
             header = file.read(min(int.from_bytes(prefix, "little"), MAX_HEADER_BYTES))
             size = os.fstat(file.fileno()).st_size
         digest.update(f"{shard} {size} ".encode() + hashlib.sha256(prefix + header).digest())
-    return Identity(digest.hexdigest(), scheme, scale, version)
+    return digest.hexdigest()
 
 
 class Journal:
@@ -133,7 +135,13 @@ class Journal:
         return data
 
 
-_NAMES = {"source": "source", "scheme": "scheme", "attention_scale": "attention scale", "version": "k3stack version"}
+_NAMES = {
+    "source": "source",
+    "scheme": "scheme",
+    "attention_scale": "attention scale",
+    "digest_kind": "digest",
+    "version": "k3stack version",
+}
 
 
 def _result(record: dict[str, Any]) -> ShardResult:

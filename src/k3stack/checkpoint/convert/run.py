@@ -19,7 +19,8 @@ from k3stack import __version__
 from k3stack.checkpoint.convert.attention import AttentionScale
 from k3stack.checkpoint.convert.files import shares_blocks
 from k3stack.checkpoint.convert.finish import ConversionReport, finish, read_report
-from k3stack.checkpoint.convert.journal import Journal, identify
+from k3stack.checkpoint.convert.journal import Identity, Journal, digest_source
+from k3stack.checkpoint.convert.proof import DigestKind
 from k3stack.checkpoint.convert.shard import ShardJob, ShardResult, convert_shard
 from k3stack.checkpoint.inspect import inspect
 from k3stack.checkpoint.scan import Depth
@@ -76,6 +77,7 @@ class Conversion:
         target: folder to make; may hold the same conversion, unfinished.
         scheme: nvfp4-mixed or nvfp4-experts.
         attention_scale: how FP8 tile scales are chosen (nvfp4-mixed only).
+        digest: how source shards are digested for the report.
 
     Raises:
         UsageError: the folders or the scheme make no sense.
@@ -83,14 +85,20 @@ class Conversion:
     """
 
     def __init__(
-        self, source: Path, target: Path, scheme: Scheme, attention_scale: AttentionScale = AttentionScale.POW2
+        self,
+        source: Path,
+        target: Path,
+        scheme: Scheme,
+        attention_scale: AttentionScale = AttentionScale.POW2,
+        digest: DigestKind = DigestKind.XXH3_128,
     ) -> None:
         if scheme not in TARGETS:
             raise UsageError(f"{scheme} is not supported", where="--to", hint=f"Choose {' or '.join(TARGETS)}.")
         if not source.is_dir():
             raise UsageError("is no folder", where=source, hint="Download the checkpoint first.")
         _keep_apart(source, target)
-        self.source, self.target, self.scheme, self.attention_scale = source, target, scheme, attention_scale
+        self.source, self.target, self.scheme = source, target, scheme
+        self.attention_scale, self.digest = attention_scale, digest
         self.spec = self._checked_spec()
         self.shards = sorted(path.name for path in source.glob("*.safetensors"))
         self.elsewhere = _elsewhere(FolderSource(source).index())
@@ -143,7 +151,7 @@ class Conversion:
             UnavailableError: the disk is full or cannot be written; what is done stays done.
         """
         done = read_report(self.target)
-        identity = identify(self.source, self.shards, self.scheme, self.attention_scale, __version__)
+        identity = self._identity()
         if done is not None and not self.journal.exists:
             if done.source_identity != identity.source or done.scheme is not self.scheme:
                 raise CheckpointError(
@@ -172,7 +180,7 @@ class Conversion:
         Raises:
             CheckpointError: shards are missing; names the first and how many.
         """
-        identity = identify(self.source, self.shards, self.scheme, self.attention_scale, __version__)
+        identity = self._identity()
         if not self.journal.exists:
             done = read_report(self.target)
             if done is not None and done.source_identity == identity.source:
@@ -199,13 +207,17 @@ class Conversion:
             self.journal.close()
         return made
 
+    def _identity(self) -> Identity:
+        source = digest_source(self.source, self.shards)
+        return Identity(source, self.scheme, self.attention_scale, self.digest, __version__)
+
     def _part(self, part: tuple[int, int]) -> list[str]:
         number, parts = part
         if not 1 <= number <= parts:
             raise UsageError(f"must be I/N with 1 <= I <= N, not {number}/{parts}", where="--part")
         return self.shards[number - 1 :: parts]
 
-    def _open(self, identity: Any, part: tuple[int, int]) -> None:
+    def _open(self, identity: Identity, part: tuple[int, int]) -> None:
         if self.target.exists() and not self.journal.exists:
             strangers = [path.name for path in self.target.iterdir() if not path.name.startswith(".k3-convert")]
             if strangers:
@@ -258,6 +270,7 @@ class Conversion:
             attention=frozenset(modules) if mixed else frozenset(),
             elsewhere=self.elsewhere.get(shard, {}),
             share=shares_blocks(self.source / shard, self.target),
+            digest=self.digest,
         )
 
 

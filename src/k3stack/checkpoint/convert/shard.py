@@ -6,7 +6,6 @@ Memory holds one matrix at a time, whatever the shard's size. Unchanged bytes ar
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 import zlib
@@ -18,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError, quantize_attention
-from k3stack.checkpoint.convert.experts import Blocks, recode, scale_2, shared_top
-from k3stack.checkpoint.convert.files import BLOCK_BYTES, copy_range, mapped, read_exactly, write_all
+from k3stack.checkpoint.convert.experts import Blocks, out_of_range, recode, scale_2, shared_top
+from k3stack.checkpoint.convert.files import BLOCK_BYTES, copy_range, read_exactly, write_all
+from k3stack.checkpoint.convert.proof import DigestKind, ReadBack
 from k3stack.checkpoint.header import Entry, Header, StoredTensor, build_header, lengthen_header, read_header
 from k3stack.errors import CheckpointError, FormatError
 from k3stack.files import sync_folder
@@ -52,6 +52,7 @@ class ShardJob:
     attention: frozenset[str]
     elsewhere: dict[str, str]
     share: bool = False
+    digest: DigestKind = DigestKind.XXH3_128
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class ShardResult:
     """What was done, and proof: the source's digest, counts, errors by kind of module."""
 
     shard: str
-    source_sha256: str = ""
+    source_digest: str = ""
     source_bytes: int = 0
     target_bytes: int = 0
     payload_bytes: int = 0
@@ -88,9 +89,6 @@ class _Conversion:
         self.path = Path(job.source) / job.shard
         self.encoding = job.scheme.expert
         self.result = ShardResult(job.shard)
-        self.checksums: dict[str, int] = {}
-        self.source_checksums: dict[str, int] = {}
-        self.copied: list[_Copied] = []
         self.input = os.open(self.path, os.O_RDONLY)
         try:
             self.header = self._read_header(self.input, self.path)
@@ -101,27 +99,26 @@ class _Conversion:
     def run(self) -> ShardResult:
         """The whole conversion."""
         target = Path(self.job.target)
-        output, temporary = tempfile.mkstemp(dir=target, prefix=f".{self.job.shard}.", suffix=".part")
+        self.output, temporary = tempfile.mkstemp(dir=target, prefix=f".{self.job.shard}.", suffix=".part")
         try:
             header = self._place(*build_header(self._entries()))
-            os.ftruncate(output, self.result.target_bytes)
-            with ThreadPoolExecutor(3) as threads:
-                digest = threads.submit(self._digest)
-                write_all(output, header, 0)
-                self._write(output, threads)
-                synced = threads.submit(os.fsync, output)
-                self._verify(output, header, threads)
-                synced.result()
-                self.result.source_sha256 = digest.result()
+            os.ftruncate(self.output, self.result.target_bytes)
+            self.read_back = ReadBack(self.input, self.path, self.output, f"{target}/{self.job.shard}", self.job.digest)
+            try:
+                self._write(header)
+                os.fsync(self.output)
+                self.result.source_digest = self.read_back.finish()
+            finally:
+                self.read_back.stop()
             umask = os.umask(0)
             os.umask(umask)
-            os.fchmod(output, 0o666 & ~umask)
+            os.fchmod(self.output, 0o666 & ~umask)
             Path(temporary).replace(target / self.job.shard)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
         finally:
-            os.close(output)
+            os.close(self.output)
             os.close(self.input)
         sync_folder(target)
         return self.result
@@ -177,69 +174,91 @@ class _Conversion:
             begin += entry.size_bytes
         return 0
 
-    # Writing
+    # Writing, in the order of the source file; the read-back follows
 
-    def _write(self, output: int, threads: ThreadPoolExecutor) -> None:
-        unsynced, flushing = 0, threads.submit(os.fdatasync, output)
-        for name, tensor in self.header.tensors.items():
-            module, _, suffix = name.rpartition(".")
-            size = tensor.end - tensor.begin
-            if self._is_expert(name):
-                if suffix == "weight_packed":
-                    self._write_expert(output, module, tensor)
-            elif module in self.job.attention and suffix == "weight":
-                self._write_attention(output, module, tensor)
+    def _write(self, header: bytes) -> None:
+        self.read_back.used("header", 0, self.header.payload_start)
+        self._put("header", header, 0)
+        with ThreadPoolExecutor(1) as thread:
+            unsynced, flushing = 0, thread.submit(os.fdatasync, self.output)
+            for name, tensor in self.header.tensors.items():
+                self._write_tensor(name, tensor)
+                size = tensor.end - tensor.begin
+                self.advance(size)
+                unsynced += size
+                if unsynced > FLUSH_BYTES and flushing.done():  # the disk works while we do
+                    flushing.result()
+                    unsynced, flushing = 0, thread.submit(os.fdatasync, self.output)
+            flushing.result()
+
+    def _write_tensor(self, name: str, tensor: StoredTensor) -> None:
+        module, _, suffix = name.rpartition(".")
+        if self._is_expert(name):
+            if suffix == "weight_packed":
+                self._write_expert(module, name)
             else:
-                self._copy(output, tensor, name)
-            self.advance(size)
-            unsynced += size
-            if unsynced > FLUSH_BYTES and flushing.done():  # the disk works while we do
-                flushing.result()
-                unsynced, flushing = 0, threads.submit(os.fdatasync, output)
-        flushing.result()
+                self.read_back.used(name, self._at(tensor), tensor.end - tensor.begin, zlib.crc32(self._read(name)))
+        elif module in self.job.attention and suffix == "weight":
+            self._write_attention(module, name)
+        else:
+            self._copy(name, name)
 
-    def _copy(self, output: int, tensor: StoredTensor, name: str) -> None:
-        """Copy a tensor's bytes unchanged to where `name` goes, and remember to compare them."""
-        copied = _Copied(name, self._at(tensor), self.offsets[name], tensor.end - tensor.begin)
-        copy_range(self.input, output, copied.source_at, copied.target_at, copied.size)
-        self.copied.append(copied)
+    def _copy(self, name: str, new_name: str) -> None:
+        """Copy a tensor's bytes unchanged."""
+        tensor = self.header.tensors[name]
+        begin, size, to = self._at(tensor), tensor.end - tensor.begin, self.offsets[new_name]
+        copy_range(self.input, self.output, begin, to, size)
+        self.read_back.copied(new_name, begin, size, to)
 
-    def _write_expert(self, output: int, module: str, tensor: StoredTensor) -> None:
+    def _write_expert(self, module: str, name: str) -> None:
         made = self._expert(module)
         self.result.blocks += made.blocks
-        weight = self._weight_name(module)
         if made.packed is None:
-            self._copy(output, tensor, weight)
+            self._copy(name, self._weight_name(module))
         else:
-            self._put(output, weight, made.packed.tobytes())
-        for name, data in made.small.items():
-            self._put(output, f"{module}.{name}", data)
+            tensor = self.header.tensors[name]
+            self.read_back.used(name, self._at(tensor), tensor.end - tensor.begin, made.source_checksum)
+            self._put(self._weight_name(module), made.packed.tobytes())
+        for suffix, data in made.small.items():
+            self._put(f"{module}.{suffix}", data)
 
-    def _write_attention(self, output: int, module: str, tensor: StoredTensor) -> None:
-        words = np.frombuffer(self._read(f"{module}.weight"), np.uint16).reshape(tensor.shape)
+    def _write_attention(self, module: str, name: str) -> None:
+        tensor = self.header.tensors[name]
+        data = self._read(name)
+        words = np.frombuffer(data, np.uint16).reshape(tensor.shape)
         try:
             made = quantize_attention(words, self.job.attention_scale, threads=2)
         except FormatError as error:
-            raise CheckpointError(error.what, where=f"{self.path}: {module}.weight") from error
+            raise CheckpointError(error.what, where=f"{self.path}: {name}") from error
         kind = module.rpartition(".")[2]
         self.result.rounding[kind] = self.result.rounding.get(kind, RoundingError()) + made.rounding
-        self._put(output, f"{module}.weight", made.weight.tobytes())
-        self._put(output, f"{module}.weight_scale", made.scale.tobytes())
+        self.read_back.used(name, self._at(tensor), len(data), zlib.crc32(data))
+        self._put(f"{module}.weight", made.weight.tobytes())
+        self._put(f"{module}.weight_scale", made.scale.tobytes())
 
-    def _put(self, output: int, name: str, data: bytes) -> None:
-        """Write what was computed, and remember its checksum for reading back."""
-        write_all(output, data, self.offsets[name])
-        self.checksums[name] = zlib.crc32(data)
+    def _put(self, name: str, data: bytes, begin: int | None = None) -> None:
+        """Write what was computed."""
+        begin = self.offsets[name] if begin is None else begin
+        write_all(self.output, data, begin)
+        self.read_back.computed(name, begin, data)
 
     # One expert matrix
 
     def _expert(self, module: str) -> _ExpertMatrix:
-        packed, scale = self._tensor(f"{module}.weight_packed"), self._scale_of(module)
+        scale = self._scale_of(module)
         stem, _, last = module.rpartition(".")
         mates = [f"{stem}.{other}" for other in ("w1", "w3")] if last in ("w1", "w3") else [module]
+        checksum = None
         try:
             top = shared_top(scale, *(self._scale_of(mate) for mate in mates if mate != module))
-            made = recode(packed, scale, top)
+            if out_of_range(scale, top):
+                name = f"{module}.weight_packed"
+                data = self._read(name)
+                checksum = zlib.crc32(data)
+                packed = np.frombuffer(data, np.uint8).reshape(self.header.tensors[name].shape)
+                made = recode(packed, scale, top)
+            else:
+                made = recode(None, scale, top)
         except FormatError as error:
             raise CheckpointError(error.what, where=f"{self.path}: {module}.weight_scale") from error
         second = scale_2(top)
@@ -248,15 +267,10 @@ class _Conversion:
         else:  # compressed-tensors divides by its global scales
             numbers = {"weight_global_scale": np.float32(1) / second, "input_global_scale": np.float32(1)}
         small = {name: value.astype("<f4").tobytes() for name, value in numbers.items()}
-        return _ExpertMatrix(made.packed, made.blocks, {"weight_scale": made.scale.tobytes(), **small})
+        return _ExpertMatrix(made.packed, made.blocks, {"weight_scale": made.scale.tobytes(), **small}, checksum)
 
     def _weight_name(self, module: str) -> str:
         return f"{module}.{'weight' if self.encoding is Encoding.NVFP4_MODELOPT else 'weight_packed'}"
-
-    def _tensor(self, name: str) -> Bytes:
-        """A byte tensor of this shard, mapped rather than read: codes are looked at only where blocks move."""
-        tensor = self.header.tensors[name]
-        return np.memmap(self.path, np.uint8, "r", self._at(tensor), tensor.shape)
 
     def _scale_of(self, module: str) -> Bytes:
         name = f"{module}.weight_scale"
@@ -265,49 +279,8 @@ class _Conversion:
         return _read_elsewhere(Path(self.job.source) / self.job.elsewhere[name], name)
 
     def _read(self, name: str) -> bytes:
-        """The bytes of a source tensor that is computed with; they must be the same when all is read again."""
         tensor = self.header.tensors[name]
-        data = read_exactly(self.input, self._at(tensor), tensor.end - tensor.begin, self.path)
-        checksum = zlib.crc32(data)
-        if self.source_checksums.setdefault(name, checksum) != checksum:
-            raise self._not_what_was_written(name)
-        return data
-
-    # Proof
-
-    def _digest(self) -> str:
-        """SHA-256 of the source shard, as hubs publish it; read sequentially beside the writing."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-    def _verify(self, output: int, header: bytes, threads: ThreadPoolExecutor) -> None:
-        """Read back everything: copied bytes against the source, computed ones against their checksums."""
-        if read_exactly(output, 0, len(header), self.path) != header:
-            raise self._not_what_was_written("header")
-        with mapped(self.input) as source, mapped(output) as target:
-
-            def same(copied: _Copied) -> bool:
-                left = source[copied.source_at : copied.source_at + copied.size]
-                return np.array_equal(left, target[copied.target_at : copied.target_at + copied.size])
-
-            for copied, is_same in zip(self.copied, threads.map(same, self.copied), strict=True):
-                if not is_same:
-                    raise self._not_what_was_written(copied.name)
-        for name in self.source_checksums:
-            self._read(name)
-        places = sorted(self.offsets.values())
-        ends = dict(zip(places, [*places[1:], self.result.target_bytes], strict=True))
-        for name, checksum in self.checksums.items():
-            begin = self.offsets[name]
-            if zlib.crc32(read_exactly(output, begin, ends[begin] - begin, self.path)) != checksum:
-                raise self._not_what_was_written(name)
-
-    def _not_what_was_written(self, name: str) -> CheckpointError:
-        return CheckpointError(
-            "read back differs from what was to be written: the source changed meanwhile, or disk or memory is faulty",
-            where=f"{self.job.target}/{self.job.shard}: {name}",
-            hint="Run the same command again; it resumes. If it happens again, test the machine.",
-        )
+        return read_exactly(self.input, self._at(tensor), tensor.end - tensor.begin, self.path)
 
     def _at(self, tensor: StoredTensor) -> int:
         return self.header.payload_start + tensor.begin
@@ -323,20 +296,11 @@ def _stored(module: str, encoding: Encoding, out: int, into: int) -> Iterator[En
 
 
 @dataclass(frozen=True, slots=True)
-class _Copied:
-    """Bytes that were copied unchanged."""
-
-    name: str
-    source_at: int
-    target_at: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class _ExpertMatrix:
     packed: Bytes | None
     blocks: Blocks
     small: dict[str, bytes]
+    source_checksum: int | None
 
 
 def _read_elsewhere(path: Path, name: str) -> Bytes:
