@@ -7,7 +7,7 @@ equal; what was computed must be what the writer handed over, and must come from
 from __future__ import annotations
 
 import hashlib
-import os
+import mmap
 import queue
 import threading
 import zlib
@@ -16,13 +16,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 
 from k3stack.errors import CheckpointError
+from k3stack.formats.arrays import Bytes
 
 __all__ = ["DigestKind", "ReadBack"]
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 18
 BACKLOG = 8
 """How far the writer may run ahead, in tensors: what was computed is kept in memory until it was compared."""
 
@@ -58,15 +60,17 @@ class ReadBack:
     """The thread. The writer calls `copied`, `used` and `computed` in the order of the source file, then `finish`.
 
     Args:
-        source: open source file; `path` names it in errors.
-        output: open output file.
+        source: open source file; `path` is its name.
+        output: open output file, at its full size.
         where: the shard's final name, for errors.
     """
 
     def __init__(self, source: int, path: Path, output: int, where: str, kind: DigestKind) -> None:
-        self.source, self.path, self.output, self.where = source, path, output, where
+        self.path, self.where = path, where
+        # Mapped: copying page cache into a buffer costs more than comparing it.
+        self.source = mmap.mmap(source, 0, access=mmap.ACCESS_READ)
+        self.output = mmap.mmap(output, 0, access=mmap.ACCESS_READ)
         self.digest: Any = xxhash.xxh3_128() if kind is DigestKind.XXH3_128 else hashlib.sha256()
-        self.buffers = (bytearray(CHUNK_BYTES), bytearray(CHUNK_BYTES))
         self.waiting: queue.Queue[_Source | _Computed | None] = queue.Queue(BACKLOG)
         self.failure: BaseException | None = None
         self.thread = threading.Thread(target=self._run, name="read back", daemon=True)
@@ -89,7 +93,6 @@ class ReadBack:
 
         Raises:
             CheckpointError: something differs; says what.
-            OSError: reading failed.
         """
         self._hand_over(None)
         self.thread.join()
@@ -131,34 +134,24 @@ class ReadBack:
         checksum = 0
         for done in range(0, item.size, CHUNK_BYTES):
             size = min(CHUNK_BYTES, item.size - done)
-            here = self._read(self.source, self.buffers[0], item.begin + done, size)
+            here = self._view(self.source, item.begin + done, size)
             self.digest.update(here)
             if item.copied_to is not None:
-                there = self._read(self.output, self.buffers[1], item.copied_to + done, size)
-                if here != there:
+                if not np.array_equal(here, self._view(self.output, item.copied_to + done, size)):
                     raise self._different(item.name)
             elif item.checksum is not None:
-                checksum = zlib.crc32(here, checksum)
+                checksum = zlib.crc32(here.data, checksum)
         if item.checksum is not None and checksum != item.checksum:
             raise self._different(item.name)
 
     def _check_computed(self, item: _Computed) -> None:
         for done in range(0, len(item.data), CHUNK_BYTES):
-            expected = item.data[done : done + CHUNK_BYTES]
-            if self._read(self.output, self.buffers[1], item.begin + done, len(expected)) != expected:
+            expected = np.frombuffer(item.data, np.uint8)[done : done + CHUNK_BYTES]
+            if not np.array_equal(expected, self._view(self.output, item.begin + done, len(expected))):
                 raise self._different(item.name)
 
-    def _read(self, file: int, buffer: bytearray, begin: int, size: int) -> bytearray | bytes:
-        """`size` bytes, in `buffer` itself when they fill it."""
-        whole = size == len(buffer)
-        view = memoryview(buffer)[:size]
-        done = 0
-        while done < size:
-            count = os.preadv(file, [view[done:]], begin + done)
-            if count == 0:
-                raise CheckpointError("ended while it was read", where=self.path, hint="Did another program change it?")
-            done += count
-        return buffer if whole else bytes(view)
+    def _view(self, mapped: mmap.mmap, begin: int, size: int) -> Bytes:
+        return np.frombuffer(mapped, np.uint8, size, begin)
 
     def _different(self, name: str) -> CheckpointError:
         return CheckpointError(

@@ -29,7 +29,7 @@ from k3stack.spec.schemes import Encoding, Scheme
 __all__ = ["ShardJob", "ShardResult", "convert_shard"]
 
 Advance = Callable[[int], None]
-FLUSH_BYTES = 1 << 28
+FLUSH_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ class _Conversion:
             self.read_back = ReadBack(self.input, self.path, self.output, f"{target}/{self.job.shard}", self.job.digest)
             try:
                 self._write(header)
-                os.fsync(self.output)
                 self.result.source_digest = self.read_back.finish()
+                os.fsync(self.output)
             finally:
                 self.read_back.stop()
             umask = os.umask(0)
