@@ -11,7 +11,7 @@ from k3stack.hardware.table import gpu
 from k3stack.plan import KvDtype, Layout, Plan, Workload, make_plan
 from k3stack.recipe.build import build
 from k3stack.recipe.deployment import Deployment
-from k3stack.recipe.docker import docker_run
+from k3stack.recipe.render.docker import render as docker_run
 from k3stack.spec.published import kimi_k3
 from k3stack.values import dump, load
 
