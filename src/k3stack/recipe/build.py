@@ -47,7 +47,9 @@ def build(wanted: Plan | Choice, served_name: str | None = None) -> Deployment:
         raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
     deployment = _deployment(wanted, served_name)
     for problem in problems(deployment, wanted):
-        raise NotKnownError(problem, where=f"{wanted.engine} {wanted.version}", hint="Report this: a rule needs mending.")
+        raise NotKnownError(
+            problem, where=f"{wanted.engine} {wanted.version}", hint="Report this: a rule needs mending."
+        )
     return deployment
 
 
@@ -188,10 +190,18 @@ def _notes(choice: Choice, rules: list[Rule]) -> Iterator[str]:
 def _evidence(choice: Choice) -> Iterator[str]:
     """Who ran this before, as far as is known."""
     layout = choice.layout
-    shape = f"TP{layout.tp}" + (f" x PP{layout.pp}" if layout.pp > 1 else "") + (f" x DP{layout.dp}" if layout.dp > 1 else "")
+    shape = (
+        f"TP{layout.tp}"
+        + (f" x PP{layout.pp}" if layout.pp > 1 else "")
+        + (f" x DP{layout.dp}" if layout.dp > 1 else "")
+    )
     one_node = choice.gpu.id == "b300" and layout.gpus == layout.tp == 8 and choice.serving is Serving.UNIFIED
     if choice.scheme is Scheme.NVFP4_MIXED:
-        card = choice.version == CARD if choice.engine == "vllm" else (layout.dcp, choice.features) == (8, (Feature.DSPARK,))
+        card = (
+            choice.version == CARD
+            if choice.engine == "vllm"
+            else (layout.dcp, choice.features) == (8, (Feature.DSPARK,))
+        )
         if not (one_node and card and (choice.engine == "sglang" or not choice.features and layout.dcp == 1)):
             version = "the day-0 image" if choice.engine == "vllm" else "a day-0 image, DCP8 and DSpark"
             yield f"NVIDIA validated this on 8 x B300 with TP8 and {version}; {choice.gpu.name} with {shape} is derived."

@@ -165,7 +165,9 @@ def refused(choice: Choice) -> tuple[Refusal, ...]:
     known = (*([CARD] if choice.engine == "vllm" else []), *versions(choice.engine))
     if choice.version not in known:
         raise NotKnownError(
-            f"{choice.engine} {choice.version} is not known", where="--engine-version", hint=f"Known: {', '.join(known)}."
+            f"{choice.engine} {choice.version} is not known",
+            where="--engine-version",
+            hint=f"Known: {', '.join(known)}.",
         )
     return tuple(_refused(choice))
 

@@ -18,7 +18,9 @@ _PATIENT = Reason(
     "2026-09-16",
 )
 _TIMEOUT = Reason(
-    "router-timeout", "K3 thinks for long; the router's own limit is 1,800 s.", "router_args.py; Moonshot client advice",
+    "router-timeout",
+    "K3 thinks for long; the router's own limit is 1,800 s.",
+    "router_args.py; Moonshot client advice",
     "2026-11-29",
 )
 _DOOR = Reason("router-door", "The one door for clients; renderers bind it to 127.0.0.1.", "k3stack", "2026-11-29")
@@ -29,7 +31,11 @@ _UV_IMAGE = "ghcr.io/astral-sh/uv:python3.12-bookworm-slim"
 def router(engine: str, prefill: Role, decode: Role) -> Role:
     """The router's role for two roles of an engine."""
     made = _vllm(prefill, decode) if engine == "vllm" else _sglang(prefill, decode)
-    door = (Flag("host", "0.0.0.0", _DOOR), Flag("port", ROUTER_PORT, _DOOR), Flag("request-timeout-secs", 3600, _TIMEOUT))
+    door = (
+        Flag("host", "0.0.0.0", _DOOR),
+        Flag("port", ROUTER_PORT, _DOOR),
+        Flag("request-timeout-secs", 3600, _TIMEOUT),
+    )
     command = Command("", (*made.flags, *door), (), made.program, made.image_program)
     return Role("router", command, gpus=0, port=ROUTER_PORT, image=_UV_IMAGE if engine == "vllm" else "")
 

@@ -59,7 +59,9 @@ def suggest(engine: str, gpu: Gpu, serving: Serving, goal: Goal) -> Suggestion:
             layout = row.server or row.decode
             assert layout is not None
             return Suggestion(layout, row.prefill, row.published, row.source)
-    names = sorted({name for row in _rows() if (row.engine, row.serving) == (engine, serving.value) for name in row.gpu})
+    names = sorted(
+        {name for row in _rows() if (row.engine, row.serving) == (engine, serving.value) for name in row.gpu}
+    )
     raise NotKnownError(
         f"no {serving} layout for {gpu.name} on {engine} is known",
         where="--hardware",

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from k3stack.recipe.deployment import Deployment, Role
 from k3stack.recipe.render.docker import MODEL_FOLDER
 from k3stack.recipe.render.words import PATCH_FOLDER, listening
+from k3stack.recipe.render.yaml_text import yaml_documents
 
 __all__ = ["render"]
 
@@ -25,8 +24,7 @@ def render(deployment: Deployment) -> str:
         services[role.name] = _service(deployment, role, worker=False)
         if role.nodes > 1:
             services[f"{role.name}-worker"] = _service(deployment, role, worker=True)
-    notes = [f"# {note}" for note in (*deployment.notes, *_how(deployment))]
-    return "\n".join(notes) + "\n" + yaml.safe_dump({"name": "k3", "services": services}, sort_keys=False, width=1000)
+    return yaml_documents((*deployment.notes, *_how(deployment)), {"name": "k3", "services": services})
 
 
 def _how(deployment: Deployment) -> Iterator[str]:

@@ -32,7 +32,7 @@ def _head(deployment: Deployment) -> Iterator[str]:
         yield "# The clients' door listens on 127.0.0.1; K3_LISTEN changes that. The engines trust their network: keep it private."
     yield "set -eu"
     yield f"role=${{1:-{deployment.endpoint.name}}}"
-    yield "rank=${2:-0}"
+    yield "rank=${2:-${SLURM_PROCID:-0}}"
 
 
 def _cases(deployment: Deployment, body: RoleLines) -> Iterator[str]:
@@ -41,12 +41,11 @@ def _cases(deployment: Deployment, body: RoleLines) -> Iterator[str]:
         yield f"{role.name})"
         yield from (f"  {line}" for line in _asked(role))
         yield from (f"  {line}" for line in body(deployment, role))
-        workers = [flag for flag in role.command.flags if flag.workers_only]
-        for flag in workers:
+        for flag in (flag for flag in role.command.flags if flag.workers_only):
             yield f'  if [ "$rank" -gt 0 ]; then set -- "$@" --{flag.name}; fi'
         yield "  ;;"
     yield "*)"
-    yield f"  echo \"no role $role; there are: {' '.join(role.name for role in deployment.roles)}\" >&2"
+    yield f'  echo "no role $role; there are: {" ".join(role.name for role in deployment.roles)}" >&2'
     yield "  exit 2"
     yield "  ;;"
     yield "esac"

@@ -24,3 +24,6 @@ def _role(deployment: Deployment, role: Role) -> Iterator[str]:
         yield 'export PYTHONPATH="${K3_PATCH_DIR:?set it to the folder of the runtime patches}${PYTHONPATH:+:$PYTHONPATH}"'
     words = listening(deployment, role, role.command.words())
     yield "set -- " + join(words, filled, indent="    ")
+    if role.name == "router" and role.command.image_program:
+        program, other = role.command.program[0], " ".join(role.command.image_program)
+        yield f'if ! command -v {program} > /dev/null; then shift; set -- {other} "$@"; fi'
