@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import inspect, plan, recipe, tiny
+from k3stack.cli import engines, inspect, plan, recipe, tiny
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -42,6 +42,7 @@ def _common(
     """From a Kimi-K3 checkpoint to an endpoint people can trust."""
 
 
+app.add_typer(engines.app, name="engines")
 app.command("inspect")(inspect.inspect)
 app.command("plan")(plan.plan)
 app.command("recipe")(recipe.recipe)

@@ -1,4 +1,4 @@
-"""Checking a finished command: does the release take every word and variable, and does it break a rule of the engine."""
+"""Checking a finished command: does the release take every word and variable, and does it keep the engine's rules."""
 
 from __future__ import annotations
 

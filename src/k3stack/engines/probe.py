@@ -1,7 +1,7 @@
 """What an engine really accepts, asked of its own argument parser. Runs in the engine's Python, standard library only.
 
     python probe.py snapshot vllm            every flag and environment variable of the release, as JSON
-    python probe.py parse vllm < commands    a JSON list of word lists; answers one {"error": text or null} for each
+    python probe.py parse vllm < commands    a JSON list of word lists; answers with one error or null for each
 
 No GPU is needed: vLLM is told that its platform is the CPU before anything else of it is imported.
 """
@@ -34,13 +34,14 @@ _JSON_HELP = re.compile(r"JSON (string|format|dict)|in JSON|JSON-")
 
 def parser_of(engine: str) -> argparse.ArgumentParser:
     """The engine's own parser of the command that serves a model."""
-    make = {
+    make: dict[str, Any] = {
         "vllm": _vllm_parser,
         "sglang": _sglang_parser,
         "vllm-router": lambda: _router_parser("vllm_router"),
         "sglang-router": lambda: _router_parser("sglang_router"),
     }
-    return make[engine]()
+    made: argparse.ArgumentParser = make[engine]()
+    return made
 
 
 def _vllm_parser() -> argparse.ArgumentParser:
@@ -80,7 +81,7 @@ def snapshot(engine: str) -> dict[str, Any]:
     """Everything about the installed release that a recipe must know."""
     sys.argv = [engine, "--help"]  # vLLM attaches its help texts, with the deprecations, only then
     parser = parser_of(engine)
-    hidden = getattr(parser, "_deprecated", set())
+    hidden: set[argparse.Action] = getattr(parser, "_deprecated", set())
     spellings: dict[int, list[str]] = {}
     for name, action in parser._option_string_actions.items():  # vLLM takes some that its help does not show
         spellings.setdefault(id(action), list(action.option_strings)).append(name)
@@ -255,10 +256,10 @@ def _if_variable(name: str) -> Iterator[str]:
         yield name
 
 
-def parse(engine: str, commands: list[list[str]]) -> list[dict[str, str | None]]:
-    """What the parser says to each command: null, or its error."""
+def parse(engine: str, commands: list[list[str]]) -> dict[str, Any]:
+    """The version, and what its parser says to each command: null, or its error."""
     parser = parser_of(engine)
-    return [{"error": _parse(parser, words)} for words in commands]
+    return {"version": importlib.metadata.version(engine), "errors": [_parse(parser, words) for words in commands]}
 
 
 def _parse(parser: argparse.ArgumentParser, words: list[str]) -> str | None:

@@ -19,6 +19,7 @@ from k3stack.engines.releases import FlagInfo, Release
 __all__ = ["Fault", "Problem", "Reading", "Setting", "merged", "read", "value_problem"]
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
+_LATER = re.compile(r"\$[({\w]|<[^<>]+>|\{\{\w+\}\}")  # a shell variable or a place in a recipe: known when it runs
 _SIZE = re.compile(r"-1|auto|\d+(\.\d+)?[kKmMgGtT]?", re.IGNORECASE)
 
 
@@ -117,7 +118,7 @@ class _Reader:
             else:
                 self._flag(word, words)
         for name, value in self.parts.items():
-            earlier = next((one.value for one in self.settings if one.name == name), {})
+            earlier: Any = next((one.value for one in self.settings if one.name == name), {})
             self.settings.append(Setting(name, merged(earlier, value), f"--{name}.*"))
         self._repeated()
         return Reading(tuple(self.positional), tuple(self.settings), tuple(self.problems))
@@ -157,8 +158,9 @@ class _Reader:
         if exact is not None:
             return exact
         longer = [one for one in self.release.spellings if name.startswith("--") and one.startswith(name)]
-        fields = {self.release.spellings[one] for one in longer} if longer and self.release.abbreviations else set()
-        if len({flag.name for flag, _ in fields}) == 1:
+        longer = longer if self.release.abbreviations else []
+        fields = {(self.release.spellings[one][0].name, self.release.spellings[one][1]) for one in longer}
+        if len(fields) == 1:
             self._say(Fault.ABBREVIATED, word, f"{name} is short for {longer[0]}", f"Write {longer[0]}.")
             return self.release.spellings[longer[0]]
         if fields:
@@ -177,7 +179,7 @@ class _Reader:
             self._part(flag, key, values[0])
             return
         for value in values:
-            wrong = value_problem(flag, value)
+            wrong = "" if _LATER.search(value) else value_problem(flag, value)
             if wrong:
                 self._say(Fault.VALUE, f"{name} {value}", wrong, _choose(flag))
                 return

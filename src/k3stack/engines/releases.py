@@ -124,7 +124,7 @@ def from_data(data: dict[str, Any]) -> Release:
 
 
 def _flag(name: str, about: dict[str, Any]) -> FlagInfo:
-    lists = {key: tuple(about.get(key, ())) for key in ("aliases", "negations", "choices", "known")}
+    lists: dict[str, Any] = {key: tuple(about.get(key, ())) for key in ("aliases", "negations", "choices", "known")}
     rest = {key: value for key, value in about.items() if key not in lists}
     return FlagInfo(name=name, **lists, **rest)
 

@@ -40,6 +40,7 @@ class Rule(BaseModel):
         unset: flags to remove.
         digest: the image's digest, where one is known.
         refuse: the selection (or the combination of flags) is not allowed; `why` says so.
+        unpublished: refused because nobody has shown that it works, not because it cannot.
         needs: flags, with their values or `set`, that must be there when the check applies.
         needed: a copied command without what this rule sets is wrong for K3, not just different.
     """
@@ -59,6 +60,7 @@ class Rule(BaseModel):
     patches: tuple[str, ...] = ()
     note: str | None = None
     refuse: bool = False
+    unpublished: bool = False
     needs: dict[str, Any] = Field(default_factory=dict)
     needed: bool = False
     fix: str = ""

@@ -202,9 +202,10 @@ def _evidence(choice: Choice) -> Iterator[str]:
             if choice.engine == "vllm"
             else (layout.dcp, choice.features) == (8, (Feature.DSPARK,))
         )
-        if not (one_node and card and (choice.engine == "sglang" or not choice.features and layout.dcp == 1)):
+        if not (one_node and card and (choice.engine == "sglang" or (not choice.features and layout.dcp == 1))):
             version = "the day-0 image" if choice.engine == "vllm" else "a day-0 image, DCP8 and DSpark"
-            yield f"NVIDIA validated this on 8 x B300 with TP8 and {version}; {choice.gpu.name} with {shape} is derived."
+            here = f"{choice.gpu.name} with {shape}"
+            yield f"NVIDIA validated this on 8 x B300 with TP8 and {version}; {here} is derived."
         return
     try:
         known = suggest(choice.engine, choice.gpu, choice.serving, choice.goal)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from packaging.version import Version
-
 from k3stack.engines.releases import latest, versions
 from k3stack.engines.rules import CARD_VERSION, refusals
 from k3stack.errors import NotKnownError
@@ -236,3 +234,6 @@ def with_values(choice: Choice, changes: Mapping[str, Any]) -> Choice:
 
 KV_STANDARD = {"vllm": KvDtype.FP8, "sglang": KvDtype.BF16}
 """How the cache is stored when nobody asks: as in the published commands of each engine."""
+
+UTILIZATION_STANDARD = {"vllm": 0.90, "sglang": 0.85}
+"""The share of GPU memory when nobody asks: model card for vLLM, the panel's cells for SGLang."""

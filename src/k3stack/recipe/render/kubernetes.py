@@ -28,8 +28,8 @@ def render(deployment: Deployment) -> str:
 
 
 def _how(deployment: Deployment) -> Iterator[str]:
-    yield "Before: install LeaderWorkerSet (lws.sigs.k8s.io); kubectl create secret generic hf-token --from-literal=token=...;"
-    yield "create a claim `k3-models` of 2 TB (ReadWriteMany for several pods)."
+    yield "Before: install LeaderWorkerSet (lws.sigs.k8s.io); create a secret hf-token with the key token,"
+    yield "and a claim k3-models of 2 TB (ReadWriteMany for several pods)."
     if deployment.patches:
         yield "Put the runtime patches into a config map: kubectl create configmap k3-patches --from-file=FOLDER."
     if deployment.several_nodes and not deployment.rack:

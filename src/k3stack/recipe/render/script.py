@@ -29,7 +29,8 @@ def _head(deployment: Deployment) -> Iterator[str]:
     if deployment.several_nodes:
         yield f"# Run on each node: sh THIS-FILE ROLE RANK. Roles: {names}."
         yield "# K3_HEAD is the address of rank 0 of the role, K3_ADDRESS that of this node."
-        yield "# The clients' door listens on 127.0.0.1; K3_LISTEN changes that. The engines trust their network: keep it private."
+        yield "# The clients' door listens on 127.0.0.1; K3_LISTEN changes that."
+        yield "# The engines trust the network between the nodes: keep it private."
     yield "set -eu"
     yield f"role=${{1:-{deployment.endpoint.name}}}"
     yield "rank=${2:-${SLURM_PROCID:-0}}"

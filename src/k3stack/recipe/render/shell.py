@@ -21,7 +21,8 @@ def _role(deployment: Deployment, role: Role) -> Iterator[str]:
     for variable in role.command.environment:
         yield f"export {variable.name}={word(variable.value, filled)}"
     if deployment.patches and role.name != "router":
-        yield 'export PYTHONPATH="${K3_PATCH_DIR:?set it to the folder of the runtime patches}${PYTHONPATH:+:$PYTHONPATH}"'
+        yield ': "${K3_PATCH_DIR:?set it to the folder of the runtime patches}"'
+        yield 'export PYTHONPATH="${K3_PATCH_DIR}${PYTHONPATH:+:$PYTHONPATH}"'
     words = listening(deployment, role, role.command.words())
     yield "set -- " + join(words, filled, indent="    ")
     if role.name == "router" and role.command.image_program:
