@@ -117,7 +117,7 @@ def test_what_does_not_fit_has_no_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "scheme", "tp"), [("mi355x", "nvfp4-mixed", 8), ("b300", "mxfp4", 8), ("b200", "nvfp4-mixed", 16)]
+    ("hardware", "scheme", "tp"), [("mi355x", "nvfp4-mixed", 8), ("b300", "mxfp4", 8), ("b300", "fp8-block", 32)]
 )
 def test_what_is_not_covered_says_what_is(hardware: str, scheme: str, tp: int) -> None:
     with pytest.raises(NotKnownError) as caught:

@@ -1,0 +1,59 @@
+"""Virtual environments with real engines, made on first use and shared by every suite that needs one.
+
+They live in the folder that K3_ENGINES names, by default `.engines` beside this repository's pyproject.toml, and
+are told apart by engine and release: `.engines/vllm-0.33.0`. Removing the folder removes them all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["EXTRA", "engine_python"]
+
+ROOT = Path(__file__).parents[2]
+
+EXTRA = {
+    # Without it uv resolves cuda-python 12, and this release's `import cutlass` fails.
+    ("vllm", "0.33.0"): ["cuda-python>=13,<14"],
+}
+
+
+def engine_python(engine: str, release: str) -> Path:
+    """The Python of an environment with exactly this release of an engine, installing it if need be.
+
+    A first installation takes half a minute to some minutes and 5 to 8 GB; PyTorch is shared through uv's cache.
+    """
+    home = Path(os.environ.get("K3_ENGINES") or ROOT / ".engines")
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / f"{engine}-{release}"
+    python = folder / "bin" / "python"
+    with (home / f".{engine}-{release}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _installed(python, engine) != release:
+            shutil.rmtree(folder, ignore_errors=True)
+            uv = _uv()
+            subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+            wanted = [f"{engine}=={release}", *EXTRA.get((engine, release), [])]
+            subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *wanted], check=True)
+    return python
+
+
+def _installed(python: Path, engine: str) -> str | None:
+    """The release in an environment, or None. An installation that was cut short has no metadata yet."""
+    if not python.exists():
+        return None
+    code = f"from importlib.metadata import version; print(version({engine!r}))"
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _uv() -> str:
+    for candidate in (ROOT / ".tools" / "bin" / "uv", shutil.which("uv")):
+        if candidate and Path(candidate).exists():
+            return str(candidate)
+    raise RuntimeError("uv is needed to install engines: run `make setup`")
