@@ -11,7 +11,12 @@ from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
 
-FEATURES = [(), *((feature,) for feature in Feature), (Feature.DSPARK, Feature.TEXT_ONLY), (Feature.DSPARK, Feature.HICACHE)]
+FEATURES = [
+    (),
+    *((feature,) for feature in Feature),
+    (Feature.DSPARK, Feature.TEXT_ONLY),
+    (Feature.DSPARK, Feature.HICACHE),
+]
 
 LAYOUTS = [
     Layout(tp=8),
@@ -59,6 +64,4 @@ def product() -> Iterator[Choice]:
             layouts(engine, hardware, serving, goal), Scheme, FEATURES, WORKLOADS
         ):
             for version in releases(engine):
-                yield Choice(
-                    engine, version, gpu(hardware), scheme, layout, workload, goal, serving, prefill, features
-                )
+                yield Choice(engine, version, gpu(hardware), scheme, layout, workload, goal, serving, prefill, features)

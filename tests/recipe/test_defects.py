@@ -45,7 +45,7 @@ def rule_against(choice: Choice) -> set[str]:
     return {refusal.reason.rule for refusal in refused(choice)}
 
 
-# --- 2.4: the vLLM recipes -------------------------------------------------------------------------------------------
+# --- 2.4: the vLLM recipes ---
 
 
 @pytest.mark.parametrize("layout", [Layout(tp=8), Layout(tp=8, ep=True)])
@@ -89,7 +89,7 @@ def test_h_mi300_is_refused_not_warned_about(hardware: str) -> None:
     assert "vllm-no-mi300" in rule_against(vllm(hardware, Layout(tp=8)))
 
 
-# --- 4.1: the deployment guide's five SGLang limits, as they are in 0.5.23 -----------------------------------------------
+# --- 4.1: the deployment guide's five SGLang limits, as they are in 0.5.23 ---
 
 
 @pytest.mark.parametrize("draft", [Feature.DSPARK, Feature.DFLASH])
@@ -120,7 +120,7 @@ def test_5_dflash_is_there_where_it_works() -> None:
     assert rule_against(sglang("h200", Layout(tp=16, ep=True), Feature.DFLASH)) == {"sglang-dflash"}
 
 
-# --- 4.2: further constraints of SGLang -----------------------------------------------------------------------------------
+# --- 4.2: further constraints of SGLang ---
 
 
 def test_data_parallel_attention_with_dspark_has_its_head() -> None:
@@ -177,7 +177,7 @@ def test_lazy_state_buffers_are_for_unified_serving() -> None:
             assert made.flag("mamba-radix-cache-strategy") is None
 
 
-# --- 4.3: vLLM ---------------------------------------------------------------------------------------------------------------
+# --- 4.3: vLLM ---
 
 
 def test_context_parallel_size_divides() -> None:
@@ -228,7 +228,7 @@ def test_mega_moe_is_for_racks() -> None:
     assert command(vllm("b300", spread)).flag("moe-backend") is None
 
 
-# --- how commands are put together ------------------------------------------------------------------------------------------
+# --- how commands are put together ---
 
 
 def test_json_is_merged_not_replaced() -> None:

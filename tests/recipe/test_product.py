@@ -137,7 +137,9 @@ def test_a_broken_link_is_an_error(text: str) -> None:
 
 def test_a_link_to_what_is_not_allowed_is_refused() -> None:
     """The upstream panel renders this one: NVFP4 kept in a link while the hardware becomes H200."""
-    good = Choice("sglang", "0.5.23", gpu("b300"), Scheme.NVFP4_MIXED, Layout(tp=8, dcp=8), Workload(kv_dtype=KvDtype.BF16))
+    good = Choice(
+        "sglang", "0.5.23", gpu("b300"), Scheme.NVFP4_MIXED, Layout(tp=8, dcp=8), Workload(kv_dtype=KvDtype.BF16)
+    )
     assert not refused(good)
     stale = from_query(to_query(good).replace("hardware=b300", "hardware=h200"))
     with pytest.raises(NotKnownError, match="Blackwell"):

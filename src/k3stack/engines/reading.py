@@ -144,7 +144,8 @@ class _Reader:
             return
         flag, on = found
         if flag.deprecated:
-            self._say(Fault.DEPRECATED, word, f"--{flag.name} is deprecated ({flag.deprecated})")
+            fix = flag.deprecated[:1].upper() + flag.deprecated[1:].rstrip(".") + "."
+            self._say(Fault.DEPRECATED, word, f"--{flag.name} is deprecated", fix)
         if flag.kind == "flag":
             if equals:
                 self._say(Fault.VALUE, word, f"--{flag.name} takes no value", f"Write {name} alone.")

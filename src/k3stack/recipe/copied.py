@@ -63,7 +63,7 @@ def take_apart(text: str) -> Copied:
         words = _leading(words, environment)
         if words and words[0] in ("docker", "podman", "nerdctl") and "run" in words[:3]:
             return _docker(words[words.index("run") + 1 :], environment)
-        found = _engine(words) if words else None
+        found = _engine(words, environment)
         if found is not None:
             return Copied(found[0], tuple(found[1]), environment, None)
     raise InputError(
@@ -114,8 +114,10 @@ def _leading(words: list[str], environment: dict[str, str]) -> list[str]:
     return words
 
 
-def _engine(words: list[str]) -> tuple[str, list[str]] | None:
+def _engine(words: list[str], environment: dict[str, str]) -> tuple[str, list[str]] | None:
     """The engine and the words behind the program, if these words start one."""
+    if not words:
+        return None
     program = words[0].rpartition("/")[2]
     if program in ("vllm", "sglang") and words[1:2] == ["serve"]:
         return program, words[2:]
@@ -125,7 +127,8 @@ def _engine(words: list[str]) -> tuple[str, list[str]] | None:
         if words[2].startswith("vllm.entrypoints"):
             return "vllm", words[3:]
     if program in ("bash", "sh") and words[1:2] in (["-c"], ["-lc"]) and len(words) > 2:
-        return next((found for part in _commands(words[2]) if part and (found := _engine(_leading(part, {})))), None)
+        parts = (_leading(part, environment) for part in _commands(words[2]))
+        return next((found for part in parts if (found := _engine(part, environment))), None)
     return None
 
 
@@ -148,7 +151,7 @@ def _docker(words: list[str], environment: dict[str, str]) -> Copied:
         mounts=(*options.get("-v", []), *options.get("--volume", []), *options.get("--mount", [])),
     )
     entry = options.get("--entrypoint", [])
-    found = _engine([*entry, *inner]) if entry or inner else None
+    found = _engine([*entry, *inner], environment)
     if found is None:
         engine = next((engine for engine, pattern in _IMAGES if pattern.search(image)), None)
         if engine is None:

@@ -59,7 +59,7 @@ def _service(deployment: Deployment, role: Role, worker: bool) -> dict[str, Any]
     service["volumes"] = list(_volumes(deployment, role, local))
     if several:
         service |= {"ulimits": {"memlock": -1}, "cap_add": ["IPC_LOCK"]}
-        service["devices"] = ["/dev/infiniband", *(["/dev/nvidia-caps-imex-channels"] if deployment.rack else [])]
+        service["devices"] = _devices("/dev/infiniband", *_imex(deployment))
     _hardware(deployment, service)
     if not worker:
         service["healthcheck"] = {
@@ -90,14 +90,23 @@ def _volumes(deployment: Deployment, role: Role, local: bool) -> Iterator[str]:
     if local:
         yield f"{Path(role.command.model).resolve()}:{MODEL_FOLDER}:ro"
     else:
-        yield "${HF_HOME:-~/.cache/huggingface}:/root/.cache/huggingface"
+        yield "${HF_HOME:-$HOME/.cache/huggingface}:/root/.cache/huggingface"
     if deployment.patches:
         yield f"${{K3_PATCH_DIR:?the folder of the runtime patches}}:{PATCH_FOLDER}:ro"
 
 
+def _imex(deployment: Deployment) -> list[str]:
+    return ["/dev/nvidia-caps-imex-channels"] if deployment.rack else []
+
+
+def _devices(*paths: str) -> list[str]:
+    """Devices under the same name inside."""
+    return [f"{path}:{path}" for path in paths]
+
+
 def _hardware(deployment: Deployment, service: dict[str, Any]) -> None:
     if deployment.vendor == "amd":
-        service["devices"] = [*service.get("devices", []), "/dev/kfd", "/dev/dri"]
+        service["devices"] = [*service.get("devices", []), *_devices("/dev/kfd", "/dev/dri")]
         service |= {"group_add": ["video"], "cap_add": [*service.get("cap_add", []), "SYS_PTRACE"]}
         service["security_opt"] = ["seccomp:unconfined"]
         return

@@ -33,7 +33,8 @@ def _head(deployment: Deployment) -> Iterator[str]:
         yield "# The engines trust the network between the nodes: keep it private."
     yield "set -eu"
     yield f"role=${{1:-{deployment.endpoint.name}}}"
-    yield "rank=${2:-${SLURM_PROCID:-0}}"
+    if any(role.nodes > 1 for role in deployment.roles):
+        yield "rank=${2:-${SLURM_PROCID:-0}}"
 
 
 def _cases(deployment: Deployment, body: RoleLines) -> Iterator[str]:
@@ -54,7 +55,7 @@ def _cases(deployment: Deployment, body: RoleLines) -> Iterator[str]:
 
 def _asked(role: Role) -> Iterator[str]:
     """What must be given before the role can start."""
-    if role.nodes > 1 or uses(role.command, "rank"):
+    if role.nodes > 1:
         yield f'if [ "$rank" -ge {role.nodes} ]; then echo "ranks are 0 to {role.nodes - 1}" >&2; exit 2; fi'
     if uses(role.command, "self"):
         yield "K3_ADDRESS=${K3_ADDRESS:-$(hostname -I | cut -d' ' -f1)}"
