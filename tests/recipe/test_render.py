@@ -75,9 +75,16 @@ def test_skypilot_says_when_it_has_no_name_for_a_gpu() -> None:
         render(deployment("AMD"), Form.SKYPILOT)
 
 
+_REQUIRED = {"K3_PATCH_DIR": "/patches"}
+
+
 def filled(text: str) -> str:
     """Interpolated as docker compose does before it looks: the default, or for a value that is required an address."""
-    with_defaults = re.sub(r"\$\{\w+:(-([^}]*)|\?[^}]*)\}", lambda found: found[2] or "10.0.0.1", text)
+
+    def value(found: re.Match[str]) -> str:
+        return found[2] or _REQUIRED.get(found[1], "10.0.0.1")
+
+    with_defaults = re.sub(r"\$\{(\w+):(?:-([^}]*)|\?[^}]*)\}", value, text)
     return with_defaults.replace("$HOME", "/root")
 
 

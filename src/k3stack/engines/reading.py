@@ -90,13 +90,14 @@ def merged(old: Any, new: Any) -> Any:
     return new
 
 
-def read(release: Release, words: Sequence[str], positionals: int = 1) -> Reading:
+def read(release: Release, words: Sequence[str]) -> Reading:
     """Read the words behind `vllm serve` or `sglang serve`.
 
-    Args:
-        positionals: how many words without a flag the command takes.
+    vLLM takes the model as a word anywhere, SGLang only as the first one, routers not at all.
     """
-    return _Reader(release, positionals).read(list(words))
+    first = bool(words) and not words[0].startswith("-")
+    allowed = {"vllm": 1, "sglang": int(first)}.get(release.engine, 0)
+    return _Reader(release, allowed).read(list(words))
 
 
 class _Reader:
