@@ -20,7 +20,7 @@ __all__ = ["Fault", "Problem", "Reading", "Setting", "merged", "read", "value_pr
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 _LATER = re.compile(r"\$[({\w]|<[^<>]+>|\{\{\w+\}\}")  # a shell variable or a place in a recipe: known when it runs
-_SIZE = re.compile(r"-1|auto|\d+(\.\d+)?[kKmMgGtT]?", re.IGNORECASE)
+_SIZE = re.compile(r"-1|[aA][uU][tT][oO]|\d+(\.\d+)?[kmgt]|\d+[KMGT]?")  # vLLM: small letters are decimal, large binary
 
 
 class Fault(StrEnum):
