@@ -13,12 +13,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.recipe.product import product
+
 from k3stack.engines.reading import read
 from k3stack.engines.releases import release
 from k3stack.recipe.asking import engine_words
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import refused
-from tests.recipe.product import product
 
 
 def main() -> None:
