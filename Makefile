@@ -51,6 +51,7 @@ test-releases: setup
 
 docs: setup
 	.venv/bin/python docs/draw_house.py
+	.venv/bin/python docs/write_rules.py
 
 clean:
 	rm -rf .venv .tools .engines .mypy_cache .pytest_cache .ruff_cache .hypothesis demo

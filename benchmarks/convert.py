@@ -116,9 +116,7 @@ def main() -> None:
     print(f"expert shard, {EXPERTS} experts, {size / 1e9:.2f} GB (measured, median of {options.turns}):")
     print(f"  cp and sync               {rate(size, copies):9,.0f} MB/s")
     print(f"  k3 convert, end to end    {rate(size, conversions):9,.0f} MB/s   {ratio:.2f} of cp (median of pairs)")
-    print(
-        f"  k3, one matrix            {rate(matrix, recoded):9,.0f} MB/s   in memory, one thread: codes copied, scales made"
-    )
+    print(f"  k3, one matrix            {rate(matrix, recoded):9,.0f} MB/s   in memory, one thread, codes copied")
     if peer is not None:
         theirs = rate(matrix, peer["expert"])
         print(f"  Model Optimizer 0.47.0    {theirs:9,.1f} MB/s   in memory, two threads")

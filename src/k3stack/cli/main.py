@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import compare, convert, doctor, guard, hardware, inspect, patches, plan, recipe, tiny
+from k3stack.cli import compare, convert, doctor, engines, guard, hardware, inspect, patches, plan, recipe, tiny
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -43,6 +43,7 @@ def _common(
 
 
 app.command("hardware")(hardware.hardware)
+app.add_typer(engines.app, name="engines")
 app.command("inspect")(inspect.inspect)
 app.command("convert")(convert.convert)
 app.command("compare")(compare.compare)

@@ -1,111 +1,219 @@
-"""From a plan to a deployment: the rules that apply, merged into one command with a reason for every flag."""
+"""From a choice to a deployment: the rules that apply, merged into one command a role with a reason for every flag.
+
+Nothing is returned that is not allowed, or that the release's own parser would not take.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from k3stack.engines.check import broken_rules, flag_problems, unknown_variables
+from k3stack.engines.releases import latest, release
 from k3stack.engines.rules import Rule, applying
 from k3stack.errors import K3Error, NotKnownError
+from k3stack.plan.layout import Layout
 from k3stack.plan.plan import Plan
-from k3stack.recipe.deployment import Command, Deployment, Flag, Reason, Role, Variable
+from k3stack.recipe.assemble import Assembly, fill
+from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, from_plan, refused
+from k3stack.recipe.deployment import Command, Deployment, Reason, Role, reason_of
+from k3stack.recipe.router import router
+from k3stack.recipe.suggest import suggest
+from k3stack.spec.schemes import Scheme
 
-__all__ = ["build"]
+__all__ = ["build", "problems"]
+
+_NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
+
+_DRAFT_TOKENS = 8
 
 
-def build(plan: Plan, served_name: str | None = None) -> Deployment:
-    """The deployment of a plan.
+def build(wanted: Plan | Choice, served_name: str | None = None) -> Deployment:
+    """The deployment of a plan or of a choice.
 
     Args:
-        plan: one that fits.
         served_name: the model's name in the API; by default the last part of the model's name, in lower case.
 
     Raises:
         K3Error: the plan does not fit.
-        NotKnownError: no rule gives an image for this scheme on this hardware.
+        NotKnownError: the choice is not allowed, with the reason, or is one that no release's parser takes.
     """
-    if not plan.yes:
-        raise K3Error(f"the plan {plan.verdict}: {plan.reason}", where=plan.model, hint="See `k3 plan` for what would.")
-    if plan.layout.pp > 1 or plan.layout.gpus > plan.gpu.nvlink_gpus:
+    if isinstance(wanted, Plan):
+        if not wanted.yes:
+            said = f"the plan {wanted.verdict}: {wanted.reason}"
+            raise K3Error(said, where=wanted.model, hint="See `k3 plan` for what would.")
+        wanted = from_plan(wanted)
+    for refusal in refused(wanted):
+        raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
+    deployment = _deployment(wanted, served_name)
+    for problem in problems(deployment, wanted):
         raise NotKnownError(
-            "recipes cover one node with tensor parallelism so far", where="--pp", hint="Use --pp 1 and one node."
+            problem, where=f"{wanted.engine} {wanted.version}", hint="Report this: a rule needs mending."
         )
-    chosen = list(applying(plan.engine, _facts(plan)))
-    images = [rule for rule in chosen if rule.image is not None]
+    return deployment
+
+
+def _deployment(choice: Choice, served_name: str | None) -> Deployment:
+    roles: list[Role] = []
+    rules: list[Rule] = []
+    for name, layout in choice.roles():
+        facts = choice.facts(name, layout)
+        chosen = list(applying(choice.engine, facts))
+        rules += [rule for rule in chosen if rule not in rules]
+        roles.append(_role(choice, name, layout, facts, chosen, served_name))
+    if choice.serving is Serving.DISAGGREGATED:
+        roles.append(router(choice.engine, *roles))
+    images = [rule for rule in rules if rule.image is not None]
     if not images:
-        raise NotKnownError(
-            f"no recipe for {plan.scheme} on {plan.gpu.name} is known yet",
-            where=plan.model,
-            hint="Known: --scheme nvfp4-mixed on b300, b200, gb300, gb200.",
-        )
-    values = _values(plan)
-    name = served_name or plan.model.rstrip("/").rpartition("/")[2].lower()
-    flags = {"served-model-name": Flag("served-model-name", name, _reason(_NAME_RULE))}
-    environment: dict[str, Variable] = {}
-    for rule in chosen:
-        for key, value in rule.set.items():
-            flags[key] = Flag(key, _fill(value, values), _reason(rule))
-        for key, text in rule.env.items():
-            environment[key] = Variable(key, text, _reason(rule))
-    command = Command(plan.model, tuple(flags.values()), tuple(environment.values()))
-    image = images[-1]
+        raise NotKnownError(f"no image for {choice.gpu.name} is known", where=f"{choice.engine} {choice.version}")
     return Deployment(
-        engine=plan.engine,
-        image=str(image.image),
-        image_reason=_reason(image),
-        roles=(Role("server", command, plan.layout.gpus, int(command.flag("port"))),),
-        patches=tuple(name for rule in chosen for name in rule.patches),
-        notes=tuple(_notes(plan)),
+        engine=choice.engine,
+        image=str(fill(images[-1].image, {"version": choice.version})),
+        image_reason=reason_of(images[-1]),
+        roles=tuple(roles),
+        patches=tuple(sorted(dict.fromkeys(patch for rule in rules for patch in rule.patches))),
+        notes=tuple(_notes(choice, rules)),
+        version=choice.version,
+        digest=images[-1].digest,
+        vendor=choice.gpu.vendor,
+        checked_by=f"{choice.engine} {choice.snapshot}",
+        gpu=choice.gpu.id,
+        rack=choice.gpu.nvlink_gpus > choice.gpu.gpus_per_node and any(role.nodes > 1 for role in roles),
     )
 
 
-_NAME_RULE = Rule.model_validate(
-    {
-        "id": "served-name",
-        "when": {},
-        "why": "The model's name in the API, short and without the publisher.",
-        "source": "k3stack",
-        "date": "2026-11-29",
-    }
-)
+def _role(
+    choice: Choice, name: str, layout: Layout, facts: dict[str, Any], chosen: list[Rule], served_name: str | None
+) -> Role:
+    assembly = Assembly(_values(choice, layout, facts["nodes"]))
+    served = served_name or choice.model_path.rstrip("/").rpartition("/")[2].lower()
+    assembly.set("served-model-name", served, _NAME)
+    assembly.apply(chosen)
+    vllm = choice.engine == "vllm"
+    command = Command(
+        model=choice.model_path,
+        flags=tuple(assembly.flags.values()),
+        environment=tuple(assembly.environment.values()),
+        program=("vllm", "serve") if vllm else ("sglang", "serve"),
+        image_program=() if vllm else None,  # vLLM's image starts with `vllm serve`
+    )
+    nodes = facts["nodes"]
+    return Role(
+        name=name,
+        command=command,
+        gpus=layout.gpus,
+        port=int(command.flag("port")),
+        nodes=nodes,
+        doors=nodes if command.flag("data-parallel-hybrid-lb") else 1,
+        local_replicas=max(1, layout.dp // nodes) if vllm else 1,
+    )
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
+def _values(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
+    work = choice.workload
+    sequences = -(-work.concurrency // layout.dp)
     return {
-        "scheme": plan.scheme.value,
-        "architecture": plan.gpu.architecture,
-        "vendor": plan.gpu.vendor,
-        "kv_dtype": plan.workload.kv_dtype.value,
-        "prefix_caching": plan.workload.prefix_caching,
-    }
-
-
-def _values(plan: Plan) -> dict[str, Any]:
-    work = plan.workload
-    return {
-        "tp": plan.layout.tp,
+        "version": choice.version,
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "dcp": layout.dcp,
+        "sglang_tp": layout.tp * layout.dp,
+        "nodes": nodes,
+        "dp_local": max(1, layout.dp // nodes),
         "utilization": f"{work.utilization:.2f}",
         "context": work.context,
         "batched_tokens": work.batched_tokens,
         "concurrency": work.concurrency,
+        "sequences": sequences,
+        "graph_tokens": sequences * (_DRAFT_TOKENS + 1),
         "kv_dtype": "fp8" if work.kv_dtype.size_bytes == 1 else "auto",
     }
 
 
-def _fill(value: Any, values: dict[str, Any]) -> Any:
-    if isinstance(value, str) and value.startswith("{") and value.endswith("}"):
-        return values[value[1:-1]]
-    return value
+def problems(deployment: Deployment, choice: Choice) -> Iterator[str]:
+    """What the release or the engine's checks hold against a deployment; nothing, unless a rule is wrong."""
+    taken = release(choice.engine, choice.snapshot)
+    layouts = dict(choice.roles())
+    for role in deployment.roles:
+        if role.name == "router":
+            yield from flag_problems(_router_release(choice.engine), role.command.values())
+            continue
+        values = {name: _sample(value) for name, value in role.command.values().items()}
+        variables = role.command.variables()
+        yield from flag_problems(taken, values)
+        yield from (f"{name} is not read by {taken.version}" for name in unknown_variables(taken, variables))
+        facts = choice.facts(role.name, layouts[role.name])
+        for broken in broken_rules(choice.engine, facts, values, variables):
+            yield f"{broken.what}: {broken.rule.why}"
+    yield from _disagreements(deployment)
 
 
-def _reason(rule: Rule) -> Reason:
-    return Reason(rule.id, rule.why, rule.source, rule.date.isoformat())
+def _router_release(engine: str) -> Any:
+    return release(f"{engine}-router", latest(f"{engine}-router"))
 
 
-def _notes(plan: Plan) -> list[str]:
-    notes = ["Needs an NVIDIA driver r580 or newer: the image is built for CUDA 13."]
-    validated = plan.gpu.id == "b300" and plan.layout.tp == 8
-    if not validated:
-        notes.append(f"NVIDIA validated this on 8 x B300 with TP8; {plan.gpu.name} with TP{plan.layout.tp} is derived.")
-    notes.append("Set K3_PATCH_DIR to the folder with the checkpoint's runtime patches (runtime_patches/ on the hub).")
-    notes.append("The first start downloads about 1.6 TB and took about 18 minutes to load on the validated machine.")
-    return notes
+def _sample(value: Any) -> Any:
+    """A value as a node would fill it, so that it can be checked."""
+    if value == "{worker}":
+        return True
+    if value in ("{rank}", "{dp_start}"):
+        return 1
+    return fill(value, {"head": "10.0.0.1", "self": "10.0.0.2"})
+
+
+_SHARED = ("kv-cache-dtype", "block-size", "page-size", "mamba-ssm-dtype", "served-model-name", "max-model-len")
+
+
+def _disagreements(deployment: Deployment) -> Iterator[str]:
+    """What prefill and decode must have in common, because one reads the cache that the other wrote."""
+    engines = [role.command for role in deployment.roles if role.name != "router"]
+    for name in _SHARED:
+        values = {str(command.flag(name)) for command in engines}
+        if len(values) > 1:
+            yield f"the roles disagree about --{name}: {', '.join(sorted(values))}"
+
+
+def _notes(choice: Choice, rules: list[Rule]) -> Iterator[str]:
+    if choice.gpu.vendor == "nvidia":
+        yield "Needs an NVIDIA driver r580 or newer: the image is built for CUDA 13."
+    yield from _evidence(choice)
+    yield from (rule.note for rule in rules if rule.note)
+    patches = sorted({patch for rule in rules for patch in rule.patches})
+    if choice.version == CARD and patches:
+        yield "Set K3_PATCH_DIR to the folder with the checkpoint's runtime patches (runtime_patches/ on the hub)."
+    elif patches:
+        yield f"Needs runtime patches ({', '.join(patches)}): set K3_PATCH_DIR to the folder that holds them."
+    yield "The first start downloads about 1.6 TB and took about 18 minutes to load on the validated machine."
+
+
+def _evidence(choice: Choice) -> Iterator[str]:
+    """Who ran this before, as far as is known."""
+    layout = choice.layout
+    shape = (
+        f"TP{layout.tp}"
+        + (f" x PP{layout.pp}" if layout.pp > 1 else "")
+        + (f" x DP{layout.dp}" if layout.dp > 1 else "")
+    )
+    one_node = choice.gpu.id == "b300" and layout.gpus == layout.tp == 8 and choice.serving is Serving.UNIFIED
+    if choice.scheme is Scheme.NVFP4_MIXED:
+        card = (
+            choice.version == CARD
+            if choice.engine == "vllm"
+            else (layout.dcp, choice.features) == (8, (Feature.DSPARK,))
+        )
+        if not (one_node and card and (choice.engine == "sglang" or (not choice.features and layout.dcp == 1))):
+            version = "the day-0 image" if choice.engine == "vllm" else "a day-0 image, DCP8 and DSpark"
+            here = f"{choice.gpu.name} with {shape}"
+            yield f"NVIDIA validated this on 8 x B300 with TP8 and {version}; {here} is derived."
+        return
+    try:
+        known = suggest(choice.engine, choice.gpu, choice.serving, choice.goal)
+    except NotKnownError:
+        known = None
+    if known is not None and known.published and (known.layout, known.prefill) == (layout, choice.prefill):
+        verified = choice.engine == "sglang" and one_node and choice.goal is not Goal.HIGH_THROUGHPUT
+        more = ", verified there" if verified else "; no run of it is known here"
+        yield f"{choice.gpu.name} with {shape} is published ({known.source}){more}."
+    else:
+        yield f"{choice.gpu.name} with {shape} is derived from the rules; no run of it is known."

@@ -6,6 +6,7 @@ equal; what was computed must be what the writer handed over, and must come from
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import queue
@@ -101,13 +102,16 @@ class ReadBack:
         return str(self.digest.hexdigest())
 
     def stop(self) -> None:
-        """End the thread early; whatever it found no longer matters."""
+        """End the thread, also early, and let go of the files; whatever it found no longer matters."""
         while self.thread.is_alive():
             try:
                 self.waiting.put(None, timeout=0.05)
             except queue.Full:
                 continue
             self.thread.join()
+        for mapped in (self.source, self.output):
+            with contextlib.suppress(BufferError):  # an exception on its way holds a view: its end frees it
+                mapped.close()
 
     def _hand_over(self, item: _Source | _Computed | None) -> None:
         while True:

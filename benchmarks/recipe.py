@@ -1,0 +1,46 @@
+"""How many selections render to commands that their release's parser takes, how many are refused, and how fast.
+
+    python benchmarks/recipe.py [EVERY]    judge every EVERYth selection of the product (standard 20)
+
+Counts are computed; the time of one selection is measured on this machine. There is no peer to measure beside it: the
+vendors' panels run in a browser and ask no parser.
+"""
+
+import sys
+import time
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.recipe.product import product
+
+from k3stack.engines.reading import read
+from k3stack.engines.releases import release
+from k3stack.recipe.asking import engine_words
+from k3stack.recipe.build import build
+from k3stack.recipe.choice import refused
+
+
+def main() -> None:
+    """Print the figures."""
+    every = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    allowed = against = broken = 0
+    building = 0.0
+    for choice in islice(product(), 0, None, every):
+        if refused(choice):
+            against += 1
+            continue
+        begin = time.perf_counter()
+        made = build(choice)
+        building += time.perf_counter() - begin
+        allowed += 1
+        taken = release(choice.engine, choice.snapshot)
+        commands = [engine_words(role) for role in made.roles if role.name != "router"]
+        broken += any(problem.stops for words in commands for problem in read(taken, words).problems)
+    print(f"every {every}th selection: {allowed:,} allowed, {against:,} refused, {broken} that a parser would not take")
+    print(f"one allowed selection is built and checked in {building / max(allowed, 1) * 1000:.2f} ms (measured)")
+
+
+if __name__ == "__main__":
+    main()

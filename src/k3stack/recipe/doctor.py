@@ -1,0 +1,376 @@
+"""The doctor of copied commands: what is wrong with one for Kimi-K3, why, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from k3stack.engines.check import broken_rules, unknown_variables
+from k3stack.engines.reading import Reading, read
+from k3stack.engines.releases import Release, latest, release, versions
+from k3stack.engines.rules import Rule, applying, refusals
+from k3stack.errors import NotKnownError
+from k3stack.hardware.table import Gpu
+from k3stack.plan.layout import KvDtype, Layout, Workload
+from k3stack.recipe.choice import CARD, MODELS, Choice, Feature, Serving
+from k3stack.recipe.copied import Copied, take_apart
+from k3stack.spec.schemes import Scheme
+
+__all__ = ["Diagnosis", "Finding", "Weight", "diagnose"]
+
+_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}")
+
+
+class Weight(StrEnum):
+    """How bad a finding is."""
+
+    STOPS = "stops"
+    WRONG = "wrong"
+    ADVICE = "advice"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a command.
+
+    Attributes:
+        weight: stops (it does not start), wrong (it starts and does not do what it should), advice.
+        rule: of our rules, or what the parser calls it.
+    """
+
+    weight: Weight
+    rule: str
+    what: str
+    why: str
+    fix: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is known about a copied command.
+
+    Attributes:
+        assumed: what the command does not say and was taken for granted.
+        settings: canonical flags and their values.
+    """
+
+    engine: str
+    version: str
+    model: str
+    findings: tuple[Finding, ...]
+    assumed: tuple[str, ...]
+    checked_by: str
+    settings: dict[str, Any]
+    environment: dict[str, str]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing stops it or makes it wrong."""
+        return all(finding.weight is Weight.ADVICE for finding in self.findings)
+
+
+def diagnose(text: str, gpu: Gpu | None = None, version: str | None = None) -> Diagnosis:
+    """Examine a command.
+
+    Args:
+        text: the command as copied.
+        gpu: what it is to run on, if known; rules about hardware need it.
+        version: the engine's release, if known; otherwise the image's tag says it, or the newest is assumed.
+
+    Raises:
+        InputError: no engine is started here.
+        NotKnownError: there is no snapshot of this release.
+    """
+    copied = take_apart(text)
+    assumed: list[str] = []
+    said = version or _version_of(copied)
+    if said is None:
+        said = latest(copied.engine)
+        assumed.append(f"{copied.engine} {said}, the newest release known, since the command does not say which")
+    if gpu is None:
+        assumed.append("no hardware: rules about GPUs were not checked (--hardware says which)")
+    taken = release(copied.engine, versions(copied.engine)[0] if said == CARD else said)
+    understood = read(taken, copied.words)
+    values = understood.values()
+    model = _model(understood, values)
+    facts = _facts(copied, values, model, said, gpu)
+    findings = [
+        *_parsing(understood, taken),
+        *_dead(taken, copied.environment),
+        *_container(copied, facts),
+        *_secrets(text),
+        *_refused(copied.engine, facts),
+        *_broken(copied.engine, facts, values, copied.environment),
+        *_needed(copied, facts, values, understood),
+    ]
+    return Diagnosis(
+        engine=copied.engine,
+        version=said,
+        model=model,
+        findings=tuple(dict.fromkeys(findings)),
+        assumed=tuple(assumed),
+        checked_by=f"snapshot of {taken.engine} {taken.version}",
+        settings=values,
+        environment={name: "(hidden)" if _SECRET.search(text) else text for name, text in copied.environment.items()},
+    )
+
+
+def _version_of(copied: Copied) -> str | None:
+    if copied.docker is None:
+        return None
+    tag = copied.docker.image.rpartition(":")[2]
+    if copied.engine == "vllm" and tag == CARD:
+        return CARD
+    found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
+    if found and found[1] in versions(copied.engine):
+        return found[1]
+    if found:
+        raise NotKnownError(
+            f"there is no snapshot of {copied.engine} {found[1]}",
+            where=copied.docker.image,
+            hint=f"Known: {', '.join(versions(copied.engine))}.",
+        )
+    return None
+
+
+def _model(understood: Reading, values: Mapping[str, Any]) -> str:
+    given = values.get("model-path") or values.get("model") or next(iter(understood.positional), "")
+    return str(given)
+
+
+def _number(values: Mapping[str, Any], name: str, standard: int = 1) -> int:
+    text = str(values.get(name, standard))
+    return int(text) if text.isdecimal() else standard
+
+
+def layout_of(engine: str, values: Mapping[str, Any]) -> Layout:
+    """The layout that a command's flags stand for."""
+    if engine == "vllm":
+        tp, dp = _number(values, "tensor-parallel-size"), _number(values, "data-parallel-size")
+        pp, dcp = _number(values, "pipeline-parallel-size"), _number(values, "decode-context-parallel-size")
+        ep = bool(values.get("enable-expert-parallel"))
+    else:
+        total, dp = _number(values, "tp-size"), _number(values, "attn-dp-size")
+        if values.get("enable-dp-attention"):
+            dp = _number(values, "dp-size")
+        tp = max(1, total // dp)
+        pp, dcp, ep = _number(values, "pp-size"), _number(values, "dcp-size"), _number(values, "ep-size") > 1
+    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp if tp % max(dcp, 1) == 0 else 1)
+
+
+def scheme_of(model: str, values: Mapping[str, Any]) -> Scheme | None:
+    """The scheme, if the model's name or the flags tell."""
+    name = model.lower()
+    if values.get("quantization") == "modelopt_mixed" or "nvidia/kimi-k3-nvfp4" in name:
+        return Scheme.NVFP4_MIXED
+    if "redhatai/kimi-k3-nvfp4" in name:
+        return Scheme.NVFP4_EXPERTS
+    return next((scheme for scheme, known in MODELS.items() if known.lower() == name), None)
+
+
+def features_of(engine: str, values: Mapping[str, Any]) -> tuple[Feature, ...]:
+    """The features that are on."""
+    found = []
+    draft = values.get("speculative-config")
+    method = draft.get("method") if isinstance(draft, dict) else values.get("spec-method")
+    if engine == "sglang":
+        method = str(values.get("speculative-algorithm", "")).lower()
+    found += [feature for feature in (Feature.DSPARK, Feature.DFLASH) if feature.value == method]
+    if values.get("language-model-only"):
+        found.append(Feature.TEXT_ONLY)
+    if values.get("enable-hierarchical-cache"):
+        found.append(Feature.HICACHE)
+    return tuple(found)
+
+
+def role_of(values: Mapping[str, Any]) -> str:
+    """Which role of a deployment the command is."""
+    transfer = values.get("kv-transfer-config")
+    kind = transfer.get("kv_role") if isinstance(transfer, dict) else values.get("disaggregation-mode")
+    return {"kv_producer": "prefill", "prefill": "prefill", "kv_consumer": "decode", "decode": "decode"}.get(
+        str(kind), "server"
+    )
+
+
+def workload_of(engine: str, values: Mapping[str, Any], standard_share: float = 0.90) -> Workload:
+    """The workload that the flags stand for; what they do not say is as the published commands have it."""
+    vllm = engine == "vllm"
+    cache = str(values.get("kv-cache-dtype", "auto"))
+    return Workload(
+        context=_number(values, "max-model-len" if vllm else "context-length", 196_608),
+        concurrency=_number(values, "max-num-seqs" if vllm else "max-running-requests", 32),
+        kv_dtype=KvDtype.FP8 if cache.startswith("fp8") else KvDtype.BF16,
+        prefix_caching=values.get("enable-prefix-caching") is not False and not values.get("disable-radix-cache"),
+        batched_tokens=_number(values, "max-num-batched-tokens", 8_192),
+        utilization=_share(values.get("gpu-memory-utilization" if vllm else "mem-fraction-static"), standard_share),
+    )
+
+
+def _share(value: Any, standard: float) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        return standard
+    return share if 0 < share <= 1 else standard
+
+
+def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, gpu: Gpu | None) -> dict[str, Any]:
+    layout = layout_of(copied.engine, values)
+    scheme = scheme_of(model, values)
+    role = role_of(values)
+    serving = Serving.UNIFIED if role == "server" else Serving.DISAGGREGATED
+    choice = Choice(
+        engine=copied.engine,
+        version=version,
+        gpu=gpu or _ANY_GPU,
+        scheme=scheme or Scheme.MXFP4,
+        layout=layout,
+        workload=workload_of(copied.engine, values),
+        serving=serving,
+        prefill=layout if serving is Serving.DISAGGREGATED else None,
+        features=features_of(copied.engine, values),
+    )
+    facts = choice.facts(role, layout)
+    dcp = _number(values, "decode-context-parallel-size" if copied.engine == "vllm" else "dcp-size")
+    facts |= {"dcp": dcp, "tp_mod_dcp": layout.tp % dcp, "dcp_is_tp": dcp == layout.tp}
+    facts["nodes"] = max(_number(values, "nnodes"), facts["nodes"] if gpu else 1)
+    unsaid = {"goal"}
+    if scheme is None:
+        unsaid.add("scheme")
+    if gpu is None:
+        unsaid |= {"gpu", "vendor", "architecture", "inside_nvlink", "replica_crosses_nodes"}
+    sequences, batched = values.get("max-num-seqs"), values.get("max-num-batched-tokens")
+    if sequences is None or batched is None:
+        unsaid.add("batched_below_sequences")
+    return {key: value for key, value in facts.items() if key not in unsaid}
+
+
+_ANY_GPU = Gpu(
+    id="",
+    name="",
+    vendor="nvidia",
+    architecture="",
+    sold_bytes=0,
+    memory_bytes=0,
+    memory_origin="estimated",  # type: ignore[arg-type]
+    gpus_per_node=8,
+    nvlink_gpus=8,
+    source="",
+)
+
+
+def _parsing(understood: Reading, taken: Release) -> Iterator[Finding]:
+    said = f"{taken.engine} {taken.version}: its parser"
+    for problem in understood.problems:
+        weight = Weight.STOPS if problem.stops else Weight.ADVICE
+        if problem.fault == "given more than once":
+            weight = Weight.WRONG
+        yield Finding(weight, problem.fault.value, problem.what, f"{said} decides.", problem.fix, said)
+
+
+def _dead(taken: Release, environment: Mapping[str, str]) -> Iterator[Finding]:
+    said = f"{taken.engine} {taken.version}: its source"
+    for name in unknown_variables(taken, dict(environment)):
+        what = f"{name} is set and nothing reads it"
+        yield Finding(
+            Weight.ADVICE, "dead variable", what, f"{taken.version} has no such variable.", "Remove it.", said
+        )
+
+
+def _container(copied: Copied, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    docker = copied.docker
+    if docker is None:
+        return
+    if facts.get("nodes", 1) > 1 and not docker.host_network:
+        yield Finding(
+            Weight.STOPS,
+            "host-network",
+            "several nodes without --network host",
+            "The ranks open ports among each other that no --publish names; they would never meet.",
+            "Use --network host instead of --publish.",
+            "vllm-project/recipes, executed: multi-node docker",
+        )
+    if not docker.host_ipc and not docker.shared_memory:
+        why = "The ranks of a node share memory; docker's standard 64 MB is too little."
+        yield Finding(
+            Weight.WRONG, "shared-memory", "neither --ipc host nor --shm-size", why, "Add --ipc host.", "docs.vllm.ai"
+        )
+    for published in docker.publishes:
+        if not published.startswith(("127.", "localhost", "[::1]")):
+            what, why = f"--publish {published} opens the port on every address", "The engines ask nobody for a key."
+            yield Finding(Weight.ADVICE, "open-port", what, why, f"Write 127.0.0.1:{published}.", "k3stack")
+    tag = docker.image.rpartition(":")[2] if ":" in docker.image else "latest"
+    if "@sha256:" not in docker.image and not re.match(r"v?\d", tag):
+        why = "The same command can start another engine tomorrow."
+        fix = "Use a release's tag or a digest."
+        yield Finding(Weight.ADVICE, "floating-image", f"{docker.image} floats", why, fix, "sglang#32541, vllm#51975")
+
+
+def _secrets(text: str) -> Iterator[Finding]:
+    if _SECRET.search(text):
+        why = "It ends up in shell histories, process lists and tickets."
+        yield Finding(
+            Weight.WRONG, "secret", "a token is written out", why, "Pass it through: --env HF_TOKEN.", "k3stack"
+        )
+
+
+def _refused(engine: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
+    for rule in refusals(engine, facts):
+        yield _of(rule, Weight.ADVICE if rule.unpublished else Weight.STOPS, rule.why.rstrip("."))
+
+
+def _broken(
+    engine: str, facts: Mapping[str, Any], values: Mapping[str, Any], environment: Mapping[str, str]
+) -> Iterator[Finding]:
+    for broken in broken_rules(engine, facts, values, environment):
+        yield Finding(Weight.WRONG, broken.rule.id, broken.what, broken.rule.why, broken.fix, broken.rule.source)
+
+
+def _needed(
+    copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading
+) -> Iterator[Finding]:
+    """What the rules would set, and a command for K3 cannot be right without."""
+    misread = {problem.word.partition("=")[0].lstrip("-") for problem in understood.problems}
+    for rule in applying(copied.engine, facts):
+        if not rule.needed:
+            continue
+        for name, value in rule.set.items():
+            if name in misread or value == "{worker}":
+                continue
+            if not _given(value, values.get(name)):
+                given = f"is {values[name]}" if name in values else "is missing"
+                yield _of(rule, Weight.WRONG, f"--{name} {given}", _set(name, value))
+        for name, text in rule.env.items():
+            given = copied.environment.get(name, "")
+            if "{" in text or given == text or (given.isdecimal() and text.isdecimal() and int(given) > int(text) > 1):
+                continue
+            yield _of(rule, Weight.WRONG, f"{name}={text} is missing", f"Set {name}={text}.")
+        if rule.patches and "PYTHONPATH" not in copied.environment:
+            names = ", ".join(rule.patches)
+            yield _of(
+                rule, Weight.WRONG, f"the runtime patch {names} is missing", "See `k3 recipe` for how to mount it."
+            )
+
+
+def _given(wanted: Any, value: Any) -> bool:
+    if isinstance(wanted, str) and "{" in wanted:
+        return value is not None
+    if isinstance(wanted, dict):
+        return isinstance(value, dict) and all(_given(one, value.get(key)) for key, one in wanted.items())
+    return (wanted is False and value in (None, False)) or (value is not None and str(value) == str(wanted))
+
+
+def _set(name: str, value: Any) -> str:
+    if value is True:
+        return f"Add --{name}."
+    if isinstance(value, str) and "{" in value:
+        return f"Set --{name}."
+    return f"Set --{name} {value}." if value is not False else f"Add --no-{name}."
+
+
+def _of(rule: Rule, weight: Weight, what: str, fix: str = "") -> Finding:
+    return Finding(weight, rule.id, what, rule.why, fix or rule.fix, f"{rule.source}, {rule.date}")

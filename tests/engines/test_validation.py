@@ -1,0 +1,96 @@
+"""Our SGLang commands through SGLang's own validation for K3, and its refusals against our rules."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from k3stack.engines.check import broken_rules
+from k3stack.engines.reading import read
+from k3stack.engines.releases import release
+from k3stack.recipe.asking import engine_words
+from k3stack.recipe.deployment import Role
+from k3stack.spec.declare import declare
+from k3stack.spec.published import kimi_k3, kimi_k3_config
+from k3stack.spec.schemes import Scheme
+from tests.engines.test_commands import sample
+from tests.engines.venvs import engine_python
+
+pytestmark = pytest.mark.engines
+
+SM = {"sm90": 90, "sm100": 100, "sm103": 103}
+VERSION = "0.5.23"
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[Scheme, Path]:
+    """Folders with config.json of K3 in each scheme, for an engine that only wants to look at it."""
+    found = {}
+    for scheme in (Scheme.MXFP4, Scheme.NVFP4_MIXED):
+        folder = tmp_path_factory.mktemp(scheme.value)
+        config = declare(kimi_k3_config(), kimi_k3().with_scheme(scheme))
+        config.pop("auto_map", None)
+        (folder / "config.json").write_text(json.dumps(config))
+        found[scheme] = folder
+    return found
+
+
+def resolved(cases: list[dict[str, object]]) -> list[str | None]:
+    python = engine_python("sglang", VERSION)
+    script = Path(__file__).with_name("resolve_sglang.py")
+    ran = subprocess.run(
+        [str(python), str(script)], input=json.dumps(cases), capture_output=True, text=True, check=False, timeout=900
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    answers: list[str | None] = json.loads(ran.stdout)
+    return answers
+
+
+def case(role: Role, sm: int, folder: Path, draft: Path) -> dict[str, object]:
+    words = engine_words(role)
+    words[words.index("--model-path") + 1] = str(folder)
+    if "--speculative-draft-model-path" in words:
+        words[words.index("--speculative-draft-model-path") + 1] = str(draft)
+    return {"sm": sm, "words": [*words, "--device", "cuda"], "variables": {}}
+
+
+def test_commands_of_every_rule_pass_sglangs_validation(configs: dict[Scheme, Path]) -> None:
+    cases = []
+    for made in sample("sglang", VERSION):
+        architecture = {"h100": 90, "h200": 90, "b200": 100, "gb200": 100}.get(made.gpu, 103)
+        nvfp4 = "NVFP4" in made.roles[0].command.model
+        folder = configs[Scheme.NVFP4_MIXED if nvfp4 else Scheme.MXFP4]
+        cases += [
+            case(role, architecture, folder, configs[Scheme.MXFP4]) for role in made.roles if role.name != "router"
+        ]
+    assert len(cases) >= 60
+    answers = resolved(cases)
+    bad = [(" ".join(map(str, one["words"])), error) for one, error in zip(cases, answers, strict=True) if error]  # type: ignore[call-overload]
+    print(f"{len(cases)} commands, {len(bad)} refused")
+    assert not bad, {error: words for words, error in bad}
+
+
+BASE = "--trust-remote-code --tp-size 8 --max-running-requests 32"
+DSPARK = "--speculative-algorithm DSPARK --speculative-dspark-block-size 7 --speculative-draft-model-path DRAFT"
+
+WRONG = [
+    ("sglang-check-dspark-stages", f"{BASE} --pp-size 2 {DSPARK}"),
+    ("sglang-check-dcp-decode", f"{BASE} --dcp-size 8 --decode-attention-backend flashmla"),
+    ("sglang-check-dcp-attention", f"{BASE} --dcp-size 8 --attention-backend flashmla"),
+    ("sglang-check-comm", f"{BASE} --dcp-comm-backend a2a"),
+    ("sglang-check-dspark-dp", f"{BASE} --attn-dp-size 2 {DSPARK}"),
+    ("sglang-check-hicache-prefix", f"{BASE} --enable-hierarchical-cache --disable-radix-cache"),
+]
+
+
+def test_what_sglang_refuses_breaks_a_rule(configs: dict[Scheme, Path]) -> None:
+    folder = str(configs[Scheme.MXFP4])
+    given = [words.replace("DRAFT", folder).split() for _, words in WRONG]
+    for (rule, _), words in zip(WRONG, given, strict=True):
+        values = read(release("sglang", VERSION), words).values()
+        assert rule in {broken.rule.id for broken in broken_rules("sglang", {"version": VERSION}, values, {})}
+    errors = resolved(
+        [{"sm": 103, "words": ["--model-path", folder, *words, "--device", "cuda"], "variables": {}} for words in given]
+    )
+    assert all(errors), errors

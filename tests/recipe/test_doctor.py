@@ -1,0 +1,147 @@
+"""The doctor: real commands of public deployers, and what it says about parts of them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from k3stack.errors import InputError, K3Error, UsageError
+from k3stack.hardware.table import gpu
+from k3stack.recipe.copied import take_apart
+from k3stack.recipe.doctor import Diagnosis, Weight, diagnose
+from k3stack.recipe.translate import translate
+from k3stack.values import dump, load
+from tests.cli.run import k3
+from tests.recipe.commands import PUBLIC, Public
+
+
+def examine(public: Public) -> Diagnosis:
+    flat = public.command.replace("\\\n", " ").replace("\n", " ")
+    return diagnose(flat, gpu(public.hardware) if public.hardware else None, public.version)
+
+
+@pytest.mark.parametrize("public", PUBLIC, ids=lambda public: public.name)
+def test_public_commands(public: Public) -> None:
+    diagnosis = examine(public)
+    found = {finding.rule for finding in diagnosis.findings}
+    bad = [finding for finding in diagnosis.findings if finding.weight is not Weight.ADVICE]
+    assert public.rules <= found
+    assert diagnosis.good == public.good, bad
+    for finding in diagnosis.findings:
+        assert finding.what and finding.why.endswith(".") and finding.fix and finding.source
+
+
+def test_there_are_enough_of_both_kinds() -> None:
+    assert len(PUBLIC) >= 15
+    assert sum(public.good for public in PUBLIC) >= 5 and sum(not public.good for public in PUBLIC) >= 8
+
+
+@pytest.mark.parametrize("public", [one for one in PUBLIC if one.good], ids=lambda public: public.name)
+def test_a_good_command_that_loses_its_parser_is_bad(public: Public) -> None:
+    broken = Public(**{**public.__dict__, "command": public.command.replace("--reasoning-parser kimi_k3", "")})
+    assert not examine(broken).good
+
+
+def test_a_diagnosis_survives_json() -> None:
+    diagnosis = examine(PUBLIC[0])
+    assert load(Diagnosis, dump(diagnosis)) == diagnosis
+
+
+def test_the_version_comes_from_the_image() -> None:
+    assert examine(PUBLIC[0]).version == "kimi-k3"
+    assert examine(PUBLIC[1]).version == "0.33.0"
+    unsaid = diagnose("vllm serve moonshotai/Kimi-K3")
+    assert unsaid.version == "0.33.0" and len(unsaid.assumed) == 2
+
+
+def test_a_token_is_found_and_never_repeated() -> None:
+    token = "hf_" + "a1B2" * 8
+    diagnosis = diagnose(f"docker run -e HF_TOKEN={token} --ipc=host vllm/vllm-openai:v0.33.0 moonshotai/Kimi-K3")
+    assert any(finding.rule == "secret" for finding in diagnosis.findings)
+    assert token not in str(dump(diagnosis))
+
+
+def test_json_in_parts_is_one_setting() -> None:
+    parts = (
+        "--attention-config.mla_prefill_backend TRTLLM_RAGGED --attention-config.use_prefill_query_quantization=true"
+    )
+    whole = diagnose(f"vllm serve m {parts}").settings["attention-config"]
+    assert whole == {"mla_prefill_backend": "TRTLLM_RAGGED", "use_prefill_query_quantization": True}
+
+
+@pytest.mark.parametrize(
+    ("words", "engine", "rest"),
+    [
+        ("python3 -m sglang.launch_server --model-path m --tp 8", "sglang", ("--model-path", "m", "--tp", "8")),
+        ("sudo docker run --rm lmsysorg/sglang:v0.5.23 sglang serve --tp 8", "sglang", ("--tp", "8")),
+        ("docker run --entrypoint vllm vllm/vllm-openai:v0.33.0 serve m", "vllm", ("m",)),
+        ("docker run vllm/vllm-openai bash -c 'export A=1; vllm serve m -tp 8'", "vllm", ("m", "-tp", "8")),
+        ("export A=1\nexport B=2\nvllm serve m", "vllm", ("m",)),
+        ("# a comment\n$ vllm serve m && echo ready", "vllm", ("m",)),
+    ],
+)
+def test_commands_are_taken_apart(words: str, engine: str, rest: tuple[str, ...]) -> None:
+    copied = take_apart(words)
+    assert (copied.engine, copied.words) == (engine, rest)
+
+
+@pytest.mark.parametrize("text", ["", "echo hello", "docker run ubuntu", "vllm serve 'open", "docker run --rm"])
+def test_what_is_no_command_is_an_error(text: str) -> None:
+    with pytest.raises(InputError):
+        take_apart(text)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        diagnose(text)
+    except K3Error:
+        return
+
+
+@given(
+    st.lists(
+        st.sampled_from("--tp-size --dcp-size 8 {} --attention-config -tp --moe- =1 '' --port x".split()), max_size=8
+    )
+)
+def test_any_words_are_diagnosed(words: list[str]) -> None:
+    for engine in ("vllm", "sglang"):
+        try:
+            diagnose(f"{engine} serve m " + " ".join(words), gpu("b300"))
+        except InputError:
+            return
+
+
+def test_translation_there_and_what_is_lost() -> None:
+    command = (
+        "vllm serve moonshotai/Kimi-K3 -tp 8 -dcp 8 --kv-cache-dtype fp8 --max-model-len 65536 --max-num-seqs 16 "
+        "--served-model-name k3 --seed 7 --kv-offloading-size 64"
+    )
+    found = translate(diagnose(command, gpu("b300")), gpu("b300"))
+    made = found.deployment.roles[0].command
+    assert found.deployment.engine == "sglang"
+    assert (made.flag("tp-size"), made.flag("dcp-size")) == (8, 8)
+    assert (made.flag("context-length"), made.flag("max-running-requests")) == (65_536, 16)
+    assert made.flag("kv-cache-dtype") == "fp8_e4m3"
+    assert made.flag("served-model-name") == "k3" and made.flag("random-seed") == "7"
+    assert found.untranslated == ("--kv-offloading-size 64",)
+
+
+def test_translation_back() -> None:
+    command = "sglang serve --model-path nvidia/Kimi-K3-NVFP4 --tp-size 8 --context-length 32768 --hicache-ratio 2"
+    found = translate(diagnose(command, gpu("b300")), gpu("b300"))
+    made = found.deployment.roles[0].command
+    assert made.flag("quantization") == "modelopt_mixed" and made.flag("max-model-len") == 32_768
+    assert found.untranslated == ("--hicache-ratio 2",)
+
+
+def test_a_translation_needs_the_hardware_and_a_known_checkpoint() -> None:
+    with pytest.raises(UsageError, match="hardware"):
+        translate(diagnose("vllm serve moonshotai/Kimi-K3"), None)
+    with pytest.raises(UsageError, match="stored"):
+        translate(diagnose("vllm serve /models/K3", gpu("b300")), gpu("b300"))
+
+
+def test_the_verb_says_no_with_reasons() -> None:
+    ran = k3("recipe", "--from", "sglang serve --model-path moonshotai/Kimi-K3 --speculative-algorithm DSPARK")
+    assert ran.code == 1
+    assert "48" in ran.out and "sglang-check-speculative-cap" in ran.out
