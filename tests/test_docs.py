@@ -14,8 +14,8 @@ DRAW = ROOT / "docs" / "draw_house.py"
 
 
 def commands(document: Path) -> list[str]:
-    """The indented lines of a document that call `k3` with real arguments."""
-    found = re.findall(r"^    (k3 .+)$", document.read_text(), re.MULTILINE)
+    """The indented lines of a document that call `k3` with real arguments, and end by themselves."""
+    found = re.findall(r"^    (k3 (?!guard ).+)$", document.read_text(), re.MULTILINE)
     return [line for line in found if not re.search(r"\b[A-Z]{2,}\b(?<!\bK3)", line.partition("--json")[0])]
 
 

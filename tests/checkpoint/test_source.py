@@ -153,6 +153,13 @@ def test_a_repository_that_is_not_there(hub: Hub) -> None:
         inspect(HubSource("org/other"))
 
 
+def test_a_hub_that_cannot_be_reached_is_a_clear_error(hub: Hub) -> None:
+    hub.server.shutdown()
+    hub.server.server_close()
+    with pytest.raises(UnavailableError, match="cannot be read from the hub"):
+        inspect(HubSource("org/tiny"))
+
+
 def test_offline_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants as constants
 

@@ -180,7 +180,6 @@ class _HubErrors:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        import httpx
         from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
         if isinstance(error, RepositoryNotFoundError):
@@ -189,12 +188,17 @@ class _HubErrors:
                 where=self.repository,
                 hint="Check its name; a gated or private one needs HF_TOKEN.",
             ) from error
-        if isinstance(error, (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError, OSError)):
+        if isinstance(error, (HfHubHTTPError, OfflineModeIsEnabled, OSError)) or (error and _is_of_http_client(error)):
             raise UnavailableError(
                 f"cannot be read from the hub: {_first_line(error)}",
                 where=self.repository,
                 hint="Check the network and HF_HUB_OFFLINE, or point at a folder with config.json and the index.",
             ) from error
+
+
+def _is_of_http_client(error: BaseException) -> bool:
+    """Whether an error is the hub client's HTTP library's own; which library that is has changed over its releases."""
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "requests")
 
 
 def _first_line(error: BaseException) -> str:

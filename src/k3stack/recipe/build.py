@@ -183,7 +183,8 @@ def _notes(choice: Choice, rules: list[Rule]) -> Iterator[str]:
     if choice.version == CARD and patches:
         yield "Set K3_PATCH_DIR to the folder with the checkpoint's runtime patches (runtime_patches/ on the hub)."
     elif patches:
-        yield f"Needs runtime patches ({', '.join(patches)}): set K3_PATCH_DIR to the folder that holds them."
+        names = ", ".join(patches)
+        yield f"Needs runtime patches ({names}): write them with `k3 patches export DIR`, and set K3_PATCH_DIR to DIR."
     yield "The first start downloads about 1.6 TB and took about 18 minutes to load on the validated machine."
 
 
