@@ -289,7 +289,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     ):
         pytest.skip("mounting a small file system needs root")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def test_a_full_disk_is_named_and_resumed_after(wide: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:

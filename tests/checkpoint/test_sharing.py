@@ -31,7 +31,7 @@ def xfs(tmp_path: Path) -> Iterator[Path]:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no XFS can be made and mounted here (needs root, xfsprogs and a loop device)")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def used_bytes(folder: Path) -> int:
