@@ -1,6 +1,7 @@
 """The command line: speed, one JSON form, exit codes, no tracebacks."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
