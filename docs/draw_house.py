@@ -52,8 +52,9 @@ def places(known: dict[str, str]) -> dict[str, tuple[int, int]]:
     placed = {}
     rows = [[name for name in names if name in known] for names in (ABOVE, LINE, BESIDE, BELOW)]
     for row, present in enumerate(filter(None, rows)):
+        aside = STEP_X // 2 if present[0] in BESIDE else 0  # so that no arrow runs behind a room
         for column, name in enumerate(present):
-            placed[name] = (24 + column * STEP_X, 24 + row * STEP_Y)
+            placed[name] = (24 + aside + column * STEP_X, 24 + row * STEP_Y)
     for name in known:
         placed.setdefault(name, (24 + len(LINE) * STEP_X, 24 + len(placed) * 20))
     return placed
@@ -76,6 +77,8 @@ def draw() -> str:
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
     for importer, names in used.items():
+        if importer in ABOVE:  # the command line and the panel use every room: said in words
+            continue
         for imported in names:
             parts.append(_arrow(placed[importer], placed[imported]))
     for name, (x, y) in placed.items():
@@ -83,6 +86,9 @@ def draw() -> str:
         parts.append(f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="8" fill="{fill}"/>')
         middle = f'x="{x + WIDTH // 2}" y="{y + HEIGHT // 2 + 5}"'
         parts.append(f'<text {middle} text-anchor="middle" font-size="15" fill="#ffffff">{name}</text>')
+        if name in ABOVE[-1:] or (name in ABOVE and ABOVE[-1] not in known):
+            beside = f'x="{x + WIDTH + 16}" y="{y + HEIGHT // 2 + 5}"'
+            parts.append(f'<text {beside} font-size="13" fill="#5b6b80">uses every room below</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

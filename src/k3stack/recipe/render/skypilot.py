@@ -10,9 +10,9 @@ from k3stack.recipe.deployment import Deployment, Role
 from k3stack.recipe.render.shell import render as shell
 from k3stack.recipe.render.yaml_text import yaml_documents
 
-__all__ = ["render"]
+__all__ = ["NAMES", "render"]
 
-_NAMES = {"h100": "H100", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gb300": "GB300"}
+NAMES = {"h100": "H100", "h200": "H200", "b200": "B200", "b300": "B300", "gb200": "GB200", "gb300": "GB300"}
 """SkyPilot's names of the accelerators."""
 
 _END = "K3_SCRIPT_END"
@@ -24,7 +24,7 @@ def render(deployment: Deployment) -> str:
     Raises:
         NotKnownError: SkyPilot has no name for this GPU.
     """
-    if deployment.gpu not in _NAMES:
+    if deployment.gpu not in NAMES:
         raise NotKnownError(f"SkyPilot has no name for {deployment.gpu}", where="--format", hint="Use another format.")
     engines = [role for role in deployment.roles if role.name != "router"]
     per_node = max(role.gpus_per_node for role in engines)
@@ -32,7 +32,7 @@ def render(deployment: Deployment) -> str:
         "name": "k3",
         "num_nodes": sum(role.nodes for role in engines),
         "resources": {
-            "accelerators": f"{_NAMES[deployment.gpu]}:{per_node}",
+            "accelerators": f"{NAMES[deployment.gpu]}:{per_node}",
             "image_id": f"docker:{deployment.pinned_image}",
             "disk_size": 2500,
         },
