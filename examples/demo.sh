@@ -14,3 +14,5 @@ step k3 plan kimi-k3 --scheme nvfp4-mixed --hardware b300 --gpus 8
 step k3 recipe kimi-k3 --scheme nvfp4-mixed --hardware b300 --gpus 8
 step k3 tiny "$folder/tiny" --scheme mxfp4
 step k3 inspect "$folder/tiny"
+step k3 convert "$folder/tiny" "$folder/nvfp4" --to nvfp4-mixed
+step k3 compare "$folder/tiny" "$folder/nvfp4"
