@@ -89,6 +89,7 @@ class _Conversion:
         self.path = Path(job.source) / job.shard
         self.encoding = job.scheme.expert
         self.result = ShardResult(job.shard)
+        self.recent: dict[str, bytes] = {}
         self.input = os.open(self.path, os.O_RDONLY)
         try:
             self.header = self._read_header(self.input, self.path)
@@ -197,7 +198,9 @@ class _Conversion:
             if suffix == "weight_packed":
                 self._write_expert(module, name)
             else:
-                self.read_back.used(name, self._at(tensor), tensor.end - tensor.begin, zlib.crc32(self._read(name)))
+                self.read_back.used(
+                    name, self._at(tensor), tensor.end - tensor.begin, zlib.crc32(self._recently_read(name))
+                )
         elif module in self.job.attention and suffix == "weight":
             self._write_attention(module, name)
         else:
@@ -275,8 +278,16 @@ class _Conversion:
     def _scale_of(self, module: str) -> Bytes:
         name = f"{module}.weight_scale"
         if name in self.header.tensors:
-            return np.frombuffer(self._read(name), np.uint8).reshape(self.header.tensors[name].shape)
+            return np.frombuffer(self._recently_read(name), np.uint8).reshape(self.header.tensors[name].shape)
         return _read_elsewhere(Path(self.job.source) / self.job.elsewhere[name], name)
+
+    def _recently_read(self, name: str) -> bytes:
+        """Scales are needed up to three times, for their own matrix, for its mate and for the proof: read them once."""
+        if name not in self.recent:
+            if len(self.recent) >= 3:
+                self.recent.clear()
+            self.recent[name] = self._read(name)
+        return self.recent[name]
 
     def _read(self, name: str) -> bytes:
         tensor = self.header.tensors[name]
