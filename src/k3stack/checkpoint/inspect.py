@@ -6,8 +6,10 @@ with the spec, and where the payload is at hand, the scales. The report says wha
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -83,6 +85,23 @@ def inspect(
     Raises:
         ConfigError, CheckpointError: config.json or the index cannot be used at all.
     """
+    with _no_garbage_collection():
+        return _inspect(source, depth, report)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Half a million names hold no cycles; looking for some costs a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _inspect(source: Source, depth: Depth, report: Callable[[int, int | None, str], None]) -> InspectReport:
     where = f"{source.name}/config.json"
     spec = _spec(source, where)
     found = _Found(source)
