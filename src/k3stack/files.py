@@ -11,7 +11,7 @@ from typing import IO
 
 from k3stack.errors import CheckpointError
 
-__all__ = ["atomic_write", "inside", "require_inside", "sync_folder", "write_text"]
+__all__ = ["atomic_write", "inside", "ordinary_mode", "require_inside", "sync_folder", "write_text"]
 
 
 @contextmanager
@@ -27,14 +27,19 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)  # mkstemp makes private files; ours are ordinary ones
+        Path(temporary).chmod(ordinary_mode())  # mkstemp makes private files; ours are ordinary ones
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def ordinary_mode() -> int:
+    """The permissions that a file made by open() would get."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
 
 
 def sync_folder(folder: Path) -> None:

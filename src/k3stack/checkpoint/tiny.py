@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.header import Entry
 from k3stack.checkpoint.write import write_index, write_json, write_shard
 from k3stack.errors import UsageError
@@ -266,10 +267,7 @@ class _Maker:
 
     def _shared_second_scale(self, module: str, out: int, into: int) -> float:
         """SiTU kernels take one second scale for gate (w1) and up (w3), so the pair shares it; a power of two."""
-        last = module.rpartition(".")[2]
-        pair = ("w1", "w3") if last in ("w1", "w3") else (last,)
-        names = [module[: -len(last)] + name for name in pair]
-        top = max(float(np.abs(self._matrix(name, out, into)).max()) for name in names)
+        top = max(float(np.abs(self._matrix(name, out, into)).max()) for name in sharing(module))
         return float(2.0 ** np.ceil(np.log2(top / (6 * e4m3.MAX))))
 
 

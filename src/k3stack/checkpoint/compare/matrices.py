@@ -9,7 +9,7 @@ import numpy as np
 
 from k3stack.checkpoint.compare.store import Store
 from k3stack.checkpoint.convert.attention import AttentionScale, quantize_attention
-from k3stack.checkpoint.convert.experts import recode, scale_2, shared_top
+from k3stack.checkpoint.convert.experts import recode, scale_2, shared_top, sharing
 from k3stack.formats import nvfp4
 from k3stack.spec.schemes import Encoding
 
@@ -90,10 +90,8 @@ def _same_bytes(a: Store, b: Store, module: str, encoding: Encoding) -> bool:
 
 def _converted_expert(a: Store, b: Store, module: str, how_b: Encoding) -> Comparison:
     """MXFP4 against NVFP4: what converting gives, byte for byte; decoded only where it is something else."""
-    stem, _, last = module.rpartition(".")
-    mates = [f"{stem}.{name}" for name in ("w1", "w3")] if last in ("w1", "w3") else [module]
     packed, scale = a.raw(f"{module}.weight_packed"), a.raw(f"{module}.weight_scale")
-    top = shared_top(*(a.raw(f"{mate}.weight_scale") for mate in mates))
+    top = shared_top(*(a.raw(f"{mate}.weight_scale") for mate in sharing(module)))
     made = recode(packed, scale, top)
     same_codes = a.bytes_of(f"{module}.weight_packed") if made.packed is None else made.packed.tobytes()
     note = _input_scale_note(b, module, how_b)

@@ -18,7 +18,7 @@ import numpy as np
 from k3stack import __version__
 from k3stack.checkpoint.compare.matrices import Comparison, Match, compare_matrix
 from k3stack.checkpoint.compare.store import Store
-from k3stack.checkpoint.convert.finish import read_report
+from k3stack.checkpoint.convert.finish import other_files, read_report
 from k3stack.checkpoint.faults import Fault
 from k3stack.checkpoint.inspect import inspect
 from k3stack.checkpoint.scan import Depth
@@ -183,14 +183,9 @@ def _index_and_others(a: Path, b: Path, payload_bytes: int) -> Iterator[str]:
         text = json_text({"metadata": {"total_size": payload_bytes}, "weight_map": weights})
         if (b / "model.safetensors.index.json").read_bytes() != text.encode():
             yield f"{b}/model.safetensors.index.json: is not the index of these shards"
-    made = {"config.json", "model.safetensors.index.json", "hf_quant_config.json", "conversion_report.json"}
-    for path in sorted(a.rglob("*")):
-        name = path.relative_to(a)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if hidden or not path.is_file() or path.suffix == ".safetensors" or str(name) in made:
-            continue
+    for name in other_files(a):
         other = b / name
-        if not other.is_file() or other.read_bytes() != path.read_bytes():
+        if not other.is_file() or other.read_bytes() != (a / name).read_bytes():
             yield f"{other}: is not the file of {a}"
 
 

@@ -26,7 +26,7 @@ from k3stack.formats import e2m1, e4m3, e8m0
 from k3stack.formats.arrays import Bytes, Words
 from k3stack.formats.groups import grouped, merged
 
-__all__ = ["WINDOW", "Blocks", "Recoded", "out_of_range", "recode", "scale_2", "shared_top"]
+__all__ = ["WINDOW", "Blocks", "Recoded", "out_of_range", "recode", "scale_2", "shared_top", "sharing"]
 
 WINDOW = 17
 """How far below k_max a block may lie and keep its codes."""
@@ -69,6 +69,12 @@ class Recoded:
     packed: Bytes | None
     scale: Bytes
     blocks: Blocks
+
+
+def sharing(module: str) -> list[str]:
+    """The matrices that share their second scale with an expert's matrix, itself among them: gate (w1) and up (w3)."""
+    stem, _, last = module.rpartition(".")
+    return [f"{stem}.{name}" for name in ("w1", "w3")] if last in ("w1", "w3") else [module]
 
 
 def shared_top(*scales: Bytes) -> int:

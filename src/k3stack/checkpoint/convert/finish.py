@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,16 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 from k3stack.values import dump, load
 
-__all__ = ["REPORT", "ConversionReport", "KindError", "SourceShard", "finish", "read_report", "report_digest"]
+__all__ = [
+    "REPORT",
+    "ConversionReport",
+    "KindError",
+    "SourceShard",
+    "finish",
+    "other_files",
+    "read_report",
+    "report_digest",
+]
 
 REPORT = "conversion_report.json"
 MADE = {"config.json", "model.safetensors.index.json", "hf_quant_config.json", REPORT}
@@ -143,13 +153,19 @@ def read_report(target: Path) -> ConversionReport | None:
     return load(ConversionReport, data)
 
 
+def other_files(folder: Path) -> Iterator[Path]:
+    """The files of a checkpoint, relative to it, that a conversion takes over unchanged."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = any(part.startswith(".") for part in name.parts)
+        if not hidden and path.is_file() and path.suffix != ".safetensors" and str(name) not in MADE:
+            yield name
+
+
 def _bring_others(source: Path, target: Path) -> None:
     """Link or copy what is no weight: tokenizer, processor, code and licence files, also in sub-folders."""
-    for path in sorted(source.rglob("*")):
-        name = path.relative_to(source)
-        hidden = any(part.startswith(".") for part in name.parts)
-        if hidden or not path.is_file() or path.suffix == ".safetensors" or str(name) in MADE:
-            continue
+    for name in other_files(source):
+        path = source / name
         if not path.resolve().is_relative_to(source.resolve()) and path.is_symlink():
             path = path.resolve()  # hub caches keep files behind links; their content is what is meant
         there = target / name

@@ -17,6 +17,7 @@ from typing import Any
 
 from k3stack import __version__
 from k3stack.checkpoint.convert.attention import AttentionScale
+from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.convert.files import shares_blocks
 from k3stack.checkpoint.convert.finish import ConversionReport, finish, read_report
 from k3stack.checkpoint.convert.journal import Identity, Journal, digest_source
@@ -282,9 +283,7 @@ def _elsewhere(index: tuple[dict[str, str], int | None] | None) -> dict[str, dic
         if not name.endswith(".weight_packed"):
             continue
         module = name.removesuffix(".weight_packed")
-        stem, _, last = module.rpartition(".")
-        mates = [f"{stem}.w1", f"{stem}.w3"] if last in ("w1", "w3") else [module]
-        for scale in (f"{mate}.weight_scale" for mate in mates):
+        for scale in (f"{mate}.weight_scale" for mate in sharing(module)):
             if weights.get(scale, shard) != shard:
                 found.setdefault(shard, {})[scale] = weights[scale]
     return found

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 
 from k3stack.checkpoint.convert.attention import AttentionScale, RoundingError, quantize_attention
-from k3stack.checkpoint.convert.experts import Blocks, out_of_range, recode, scale_2, shared_top
+from k3stack.checkpoint.convert.experts import Blocks, out_of_range, recode, scale_2, shared_top, sharing
 from k3stack.checkpoint.convert.files import BLOCK_BYTES, copy_range, read_exactly, write_all
 from k3stack.checkpoint.convert.proof import DigestKind, ReadBack
 from k3stack.checkpoint.header import Entry, Header, StoredTensor, build_header, lengthen_header, read_header
 from k3stack.errors import CheckpointError, FormatError
-from k3stack.files import sync_folder
+from k3stack.files import ordinary_mode, sync_folder
 from k3stack.formats.arrays import Bytes
 from k3stack.spec.schemes import Encoding, Scheme
 
@@ -111,9 +111,7 @@ class _Conversion:
                 os.fsync(self.output)
             finally:
                 self.read_back.stop()
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(self.output, 0o666 & ~umask)
+            os.fchmod(self.output, ordinary_mode())
             Path(temporary).replace(target / self.job.shard)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -249,11 +247,9 @@ class _Conversion:
 
     def _expert(self, module: str) -> _ExpertMatrix:
         scale = self._scale_of(module)
-        stem, _, last = module.rpartition(".")
-        mates = [f"{stem}.{other}" for other in ("w1", "w3")] if last in ("w1", "w3") else [module]
         checksum = None
         try:
-            top = shared_top(scale, *(self._scale_of(mate) for mate in mates if mate != module))
+            top = shared_top(scale, *(self._scale_of(mate) for mate in sharing(module) if mate != module))
             if out_of_range(scale, top):
                 name = f"{module}.weight_packed"
                 data = self._read(name)
