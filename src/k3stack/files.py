@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from k3stack.errors import CheckpointError
-
-__all__ = ["atomic_write", "inside", "ordinary_mode", "require_inside", "sync_folder", "write_text"]
+__all__ = ["atomic_write", "inside", "ordinary_mode", "sync_folder", "write_text"]
 
 
 @contextmanager
@@ -67,14 +65,3 @@ def inside(name: str) -> bool:
         return False
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and path.parts != ()
-
-
-def require_inside(name: str, *, where: str | Path) -> str:
-    """`name` if it stays in its folder.
-
-    Raises:
-        CheckpointError: it does not; `where` says which file named it.
-    """
-    if not inside(name):
-        raise CheckpointError(f"names the path {name!r}, which leaves its folder", where=where)
-    return name

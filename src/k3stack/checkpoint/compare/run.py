@@ -126,7 +126,7 @@ def compare(a: Path, b: Path, sample: float = 1.0, jobs: int = 1, report: Report
     if spec_a.with_scheme(spec_b.scheme) != spec_b:
         raise UsageError(f"describes another model than {a}", where=f"{b}/config.json")
     faults = (*_named(a, faults_a), *_named(b, faults_b))
-    strict, documents = _documents(a, b, spec_b)
+    strict, documents = _documents(a, b, spec_b, sound=not faults_b)
     work = _Work(str(a), str(b), spec_a, spec_b)
     results: dict[str, list[tuple[str, Comparison]]] = defaultdict(list)
     if not faults:
@@ -156,8 +156,11 @@ def _named(folder: Path, faults: tuple[Fault, ...]) -> Iterator[Fault]:
     return (Fault(fault.kind, f"{folder}: {fault.where}", fault.what, fault.count) for fault in faults)
 
 
-def _documents(a: Path, b: Path, spec_b: ModelSpec) -> tuple[bool, list[str]]:
-    """Whether B claims to be our conversion of A, and which of its documents are then not what that gives."""
+def _documents(a: Path, b: Path, spec_b: ModelSpec, sound: bool) -> tuple[bool, list[str]]:
+    """Whether B claims to be our conversion of A, and which of its documents are then not what that gives.
+
+    The index can only be made again where B is `sound`, that is, inspection found nothing in it.
+    """
     wrong = []
     try:
         made = read_report(b)
@@ -172,17 +175,20 @@ def _documents(a: Path, b: Path, spec_b: ModelSpec) -> tuple[bool, list[str]]:
         path = b / name
         if not path.exists() or path.read_bytes() != text.encode():
             wrong.append(f"{path}: is not what converting {a} gives")
-    wrong.extend(_index_and_others(a, b, made.payload_bytes))
+    if sound:
+        wrong.extend(_index(b, made.payload_bytes))
+    wrong.extend(_others(a, b))
     return True, wrong
 
 
-def _index_and_others(a: Path, b: Path, payload_bytes: int) -> Iterator[str]:
-    store = Store(b) if not inspect(FolderSource(b), Depth.HEADERS).faults else None
-    if store is not None:
-        weights = {name: place[0] for name, place in sorted(store.places.items())}
-        text = json_text({"metadata": {"total_size": payload_bytes}, "weight_map": weights})
-        if (b / "model.safetensors.index.json").read_bytes() != text.encode():
-            yield f"{b}/model.safetensors.index.json: is not the index of these shards"
+def _index(b: Path, payload_bytes: int) -> Iterator[str]:
+    weights = {name: place[0] for name, place in sorted(Store(b).places.items())}
+    text = json_text({"metadata": {"total_size": payload_bytes}, "weight_map": weights})
+    if (b / "model.safetensors.index.json").read_bytes() != text.encode():
+        yield f"{b}/model.safetensors.index.json: is not the index of these shards"
+
+
+def _others(a: Path, b: Path) -> Iterator[str]:
     for name in other_files(a):
         other = b / name
         if not other.is_file() or other.read_bytes() != (a / name).read_bytes():

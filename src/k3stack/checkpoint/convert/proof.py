@@ -61,15 +61,14 @@ class ReadBack:
     """The thread. The writer calls `copied`, `used` and `computed` in the order of the source file, then `finish`.
 
     Args:
-        source: open source file; `path` is its name.
+        source: the source file, mapped; `path` is its name.
         output: open output file, at its full size.
         where: the shard's final name, for errors.
     """
 
-    def __init__(self, source: int, path: Path, output: int, where: str, kind: DigestKind) -> None:
+    def __init__(self, source: mmap.mmap, path: Path, output: int, where: str, kind: DigestKind) -> None:
         self.path, self.where = path, where
-        # Mapped: copying page cache into a buffer costs more than comparing it.
-        self.source = mmap.mmap(source, 0, access=mmap.ACCESS_READ)
+        self.source = source
         self.output = mmap.mmap(output, 0, access=mmap.ACCESS_READ)
         self.digest: Any = xxhash.xxh3_128() if kind is DigestKind.XXH3_128 else hashlib.sha256()
         self.waiting: queue.Queue[_Source | _Computed | None] = queue.Queue(BACKLOG)
@@ -102,16 +101,15 @@ class ReadBack:
         return str(self.digest.hexdigest())
 
     def stop(self) -> None:
-        """End the thread, also early, and let go of the files; whatever it found no longer matters."""
+        """End the thread, also early, and let go of the output; whatever it found no longer matters."""
         while self.thread.is_alive():
             try:
                 self.waiting.put(None, timeout=0.05)
             except queue.Full:
                 continue
             self.thread.join()
-        for mapped in (self.source, self.output):
-            with contextlib.suppress(BufferError):  # an exception on its way holds a view: its end frees it
-                mapped.close()
+        with contextlib.suppress(BufferError):  # an exception on its way holds a view: its end frees it
+            self.output.close()
 
     def _hand_over(self, item: _Source | _Computed | None) -> None:
         while True:

@@ -1,11 +1,13 @@
 """Converting one shard: plan its output, write it at its offsets, read it back, and only then give it its name.
 
-Memory holds one matrix at a time, whatever the shard's size. Unchanged bytes are copied inside the kernel
-(copy_file_range; file systems that share blocks share them where offsets allow).
+Memory holds one matrix at a time, whatever the shard's size. Unchanged bytes go from the page cache to the page cache;
+file systems that share blocks share them where offsets allow.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import tempfile
 import zlib
@@ -93,6 +95,8 @@ class _Conversion:
         self.input = os.open(self.path, os.O_RDONLY)
         try:
             self.header = self._read_header(self.input, self.path)
+            # Mapped: copying page cache into a buffer costs more than writing or comparing it.
+            self.mapped = mmap.mmap(self.input, 0, access=mmap.ACCESS_READ)
         except BaseException:
             os.close(self.input)
             raise
@@ -104,7 +108,9 @@ class _Conversion:
         try:
             header = self._place(*build_header(self._entries()))
             os.ftruncate(self.output, self.result.target_bytes)
-            self.read_back = ReadBack(self.input, self.path, self.output, f"{target}/{self.job.shard}", self.job.digest)
+            self.read_back = ReadBack(
+                self.mapped, self.path, self.output, f"{target}/{self.job.shard}", self.job.digest
+            )
             try:
                 self._write(header)
                 self.result.source_digest = self.read_back.finish()
@@ -118,6 +124,8 @@ class _Conversion:
             raise
         finally:
             os.close(self.output)
+            with contextlib.suppress(BufferError):  # an exception on its way holds a view: its end frees it
+                self.mapped.close()
             os.close(self.input)
         sync_folder(target)
         return self.result
@@ -208,7 +216,7 @@ class _Conversion:
         """Copy a tensor's bytes unchanged."""
         tensor = self.header.tensors[name]
         begin, size, to = self._at(tensor), tensor.end - tensor.begin, self.offsets[new_name]
-        copy_range(self.input, self.output, begin, to, size)
+        copy_range(self.input, self.mapped, self.output, begin, to, size)
         self.read_back.copied(new_name, begin, size, to)
 
     def _write_expert(self, module: str, name: str) -> None:
