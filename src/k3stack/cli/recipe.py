@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from k3stack.recipe.choice import Choice
     from k3stack.recipe.deployment import Deployment
     from k3stack.recipe.doctor import Diagnosis
+    from k3stack.recipe.fit import Fit
     from k3stack.spec.model import ModelSpec
 
 __all__ = ["recipe"]
@@ -129,10 +130,9 @@ def recipe(
         choice, spec = _choice(
             where, hardware, engine, engine_version, scheme, goal, serving, feature or [], made, work
         )
-    _plan_first(output, choice, spec)
     from k3stack.recipe.build import build
 
-    deployment = build(choice)
+    deployment = build(_fitting(output, choice, spec))
     if check:
         _check(output, deployment, python, image)
     if explain:
@@ -240,20 +240,26 @@ def _published(choice: Choice) -> ModelSpec:
     return kimi_k3().with_scheme(choice.scheme)
 
 
-def _plan_first(output: Output, choice: Choice, spec: ModelSpec) -> None:
-    """Where the planner knows the route, ask it; a plan that does not fit ends here."""
-    from k3stack.plan import make_plan
-    from k3stack.recipe.choice import Serving, refused
+def _fitting(output: Output, choice: Choice, spec: ModelSpec) -> Choice:
+    """The choice to build: the planner is asked first, and what does not fit ends here with its plan."""
+    from k3stack.plan.site import saved
+    from k3stack.recipe.fit import fit
 
-    layout = choice.layout
-    known = choice.engine == "vllm" and choice.serving is Serving.UNIFIED and layout.dp == 1 and not layout.ep
-    if not known:
-        output.note("memory was not checked: `k3 plan` does not cover this route yet")
-        return
-    plan = make_plan(spec, choice.model_path, choice.gpu, layout, choice.workload)
-    if not plan.yes and not refused(choice):
-        output.result(plan, lambda console: show_plan(plan, console))
+    found = fit(choice, spec, saved(choice.engine, choice.gpu.id))
+    if not found.yes:
+        output.result(found, lambda console: show_short(found, console))
         raise typer.Exit(NO)
+    for told in (*found.tight, *found.unknown):
+        output.note(told)
+    return found.choice
+
+
+def show_short(found: Fit, console: Console) -> None:
+    """The plan of every role that does not fit."""
+    for one in found.short:
+        if len(found.roles) > 1:
+            console.print(f"[bold]{one.role}[/]")
+        show_plan(one.plan, console)
 
 
 def _check(output: Output, deployment: Deployment, python: str | None, image: str | None) -> None:

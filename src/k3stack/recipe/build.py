@@ -124,6 +124,8 @@ def _values(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
         "utilization": f"{work.utilization:.2f}",
         "context": work.context,
         "batched_tokens": work.batched_tokens,
+        "chunk": work.batched_tokens * layout.dp,
+        "state_ratio": work.state_ratio,
         "concurrency": work.concurrency,
         "sequences": sequences,
         "graph_tokens": sequences * (_DRAFT_TOKENS + 1),
