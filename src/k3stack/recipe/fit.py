@@ -40,11 +40,13 @@ class Fit:
         choice: what to build; the choice that was asked about, with SGLang's ratio where it needs one.
         roles: a plan for every role whose memory could be counted.
         unknown: what was not counted, in sentences; empty when everything was.
+        lowered: what was made smaller than usual so that it fits, in a sentence; empty when nothing was.
     """
 
     choice: Choice
     roles: tuple[RoleFit, ...]
     unknown: tuple[str, ...] = ()
+    lowered: str = ""
 
     @property
     def yes(self) -> bool:
