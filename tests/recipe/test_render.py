@@ -131,11 +131,12 @@ def test_manifests_hold_what_serving_k3_needs(name: str) -> None:
         if role.name == "router":
             continue
         template = sets[f"k3-{role.name}"]["spec"]["leaderWorkerTemplate"]
-        assert template["size"] == role.nodes and ("workerTemplate" in template) == (role.nodes > 1)
-        leader = template["leaderTemplate"]["spec"]["containers"][0]
+        assert template["size"] == role.nodes and ("leaderTemplate" in template) == (role.nodes > 1)
+        leading = template.get("leaderTemplate", template["workerTemplate"])["spec"]
+        leader = leading["containers"][0]
         probe = leader["startupProbe"]
         assert probe["periodSeconds"] * probe["failureThreshold"] == 120 * 60
-        shared = next(one for one in template["leaderTemplate"]["spec"]["volumes"] if one["name"] == "shm")
+        shared = next(one for one in leading["volumes"] if one["name"] == "shm")
         assert shared["emptyDir"]["medium"] == "Memory"
         limits = leader["resources"]["limits"]
         assert limits["amd.com/gpu" if made.vendor == "amd" else "nvidia.com/gpu"] == str(role.gpus_per_node)

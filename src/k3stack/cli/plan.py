@@ -8,8 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from k3stack.cli.options import (
+    BatchedTokens,
+    Concurrency,
+    Context,
+    ContextParallel,
+    DataParallel,
+    EngineName,
+    EngineOption,
+    ExpertParallel,
+    KvName,
+    KvOption,
+    PipelineParallel,
+    PrefixCaching,
+    SchemeName,
+    SchemeOption,
+    TensorParallelOpen,
+    Utilization,
+    Where,
+)
 from k3stack.cli.output import NO, YES, JsonFlag, Output
-from k3stack.cli.tiny import SchemeName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,24 +35,10 @@ if TYPE_CHECKING:
     from k3stack.hardware.table import Gpu
     from k3stack.plan import Layout, Plan, Reserves, Workload
 
-__all__ = ["build", "plan", "show"]
+__all__ = ["plan", "show"]
 
-Where = Annotated[str, typer.Argument(help="A folder, a hub id, or kimi-k3 for the published values.")]
-Hardware = Annotated[str, typer.Option(help="The GPU: b300, h200, gb200, mi355x, ...")]
 HardwareFound = Annotated[str | None, typer.Option(help="The GPU: b300, h200, gb200, ...; default what is found here.")]
-Gpus = Annotated[int, typer.Option(min=1, help="How many of them.")]
 GpusFound = Annotated[int | None, typer.Option(min=1, help="How many of them; default what is found, else 8.")]
-SchemeOption = Annotated[SchemeName | None, typer.Option(help="Plan for this scheme instead of the checkpoint's own.")]
-TensorParallel = Annotated[int | None, typer.Option("--tp", min=1, help="Tensor-parallel size; default what is left.")]
-PipelineParallel = Annotated[int, typer.Option("--pp", min=1, help="Pipeline stages.")]
-DataParallel = Annotated[int, typer.Option("--dp", min=1, help="Data-parallel replicas; they share the experts.")]
-ExpertParallel = Annotated[bool, typer.Option("--ep", help="Spread experts whole instead of cutting them.")]
-ContextParallel = Annotated[int, typer.Option("--dcp", min=1, help="Decode-context-parallel size; divides tp.")]
-Context = Annotated[int, typer.Option(min=1, help="Longest request in tokens, prompt and answer together.")]
-Concurrency = Annotated[int, typer.Option(min=1, help="Requests in flight at once.")]
-BatchedTokens = Annotated[int, typer.Option(min=1, help="Tokens per step; long prompts are cut into such chunks.")]
-Utilization = Annotated[float, typer.Option(help="Share of GPU memory the engine may use, above 0 and up to 1.")]
-PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
 Draft = Annotated[
     int, typer.Option("--draft-tokens", min=0, help="Tokens that a DSpark draft proposes; 0 is no draft.")
 ]
@@ -45,26 +49,11 @@ Slots = Annotated[int | None, typer.Option(min=1, max=8, help="SGLang's state sl
 ReleaseOption = Annotated[str | None, typer.Option("--release", help="The engine's release; default the newest known.")]
 
 
-class KvName(StrEnum):
-    """How the cache is stored."""
-
-    FP8 = "fp8"
-    BF16 = "bf16"
-    FP8_DS_MLA = "fp8_ds_mla"
-
-
 class StateName(StrEnum):
     """How KDA states are stored."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
-
-
-class EngineName(StrEnum):
-    """The engines whose memory we can count."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
 
 
 class GoalName(StrEnum):
@@ -75,9 +64,7 @@ class GoalName(StrEnum):
     LONG_CONTEXT = "long-context"
 
 
-KvOption = Annotated[KvName, typer.Option("--kv-dtype", help="How the MLA cache is stored.")]
 StateOption = Annotated[StateName, typer.Option("--state-dtype", help="How the recurrent KDA state is stored.")]
-EngineOption = Annotated[EngineName, typer.Option("--engine", help="Which engine serves.")]
 GoalOption = Annotated[GoalName | None, typer.Option(help="Search all layouts of these GPUs for this goal.")]
 LogOption = Annotated[
     Path | None, typer.Option("--from-log", help="Read a start-up log; show predicted beside reported.")
@@ -94,7 +81,7 @@ def plan(
     scheme: SchemeOption = None,
     engine: EngineOption = EngineName.VLLM,
     goal: GoalOption = None,
-    tp: TensorParallel = None,
+    tp: TensorParallelOpen = None,
     pp: PipelineParallel = 1,
     dp: DataParallel = 1,
     ep: ExpertParallel = False,
@@ -162,44 +149,6 @@ def show(made: Plan, console: Console) -> None:
     from k3stack.cli.plan_output import show
 
     show(made, console)
-
-
-def build(
-    where: str,
-    hardware: str,
-    gpus: int,
-    scheme: SchemeName | None,
-    tp: int | None,
-    pp: int,
-    dcp: int,
-    context: int,
-    concurrency: int,
-    kv_dtype: KvName,
-    prefix_caching: bool,
-    batched_tokens: int,
-    utilization: float,
-    engine: EngineName = EngineName.VLLM,
-    dp: int = 1,
-    ep: bool = False,
-    draft_tokens: int = 0,
-    replay_ssm: bool = False,
-    release: str | None = None,
-) -> Plan:
-    """The plan that these options ask for; other verbs take the same ones."""
-    from k3stack.hardware.table import gpu
-    from k3stack.plan import KvDtype, Workload
-
-    workload = Workload(
-        context,
-        concurrency,
-        KvDtype(kv_dtype.value),
-        prefix_caching,
-        batched_tokens,
-        utilization,
-        speculative_tokens=draft_tokens,
-        replay_ssm=replay_ssm,
-    )
-    return _plan(where, scheme, gpu(hardware), _layout(gpus, tp, pp, dp, ep, dcp), workload, engine, release)
 
 
 def _plan(

@@ -8,35 +8,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli.output import NO, YES, JsonFlag, Output
-from k3stack.cli.plan import (
-    BatchedTokens,
-    Concurrency,
-    Context,
-    KvName,
+from k3stack.cli.options import (
+    BatchedTokensOpen,
+    ConcurrencyOpen,
+    ContextOpen,
+    ContextParallelOpen,
+    DataParallelOpen,
+    EngineName,
+    EngineOption,
+    ExpertParallelOpen,
+    GpusOpen,
+    HardwareOpen,
+    KvOpen,
+    PipelineParallelOpen,
     PrefixCaching,
     SchemeOption,
-    TensorParallel,
+    TensorParallelOpen,
+    UtilizationOpen,
+    Where,
 )
+from k3stack.cli.output import NO, YES, JsonFlag, Output
 from k3stack.cli.plan import show as show_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from k3stack.plan.layout import Layout
-    from k3stack.recipe.choice import Choice
     from k3stack.recipe.deployment import Deployment
     from k3stack.recipe.doctor import Diagnosis
+    from k3stack.recipe.fit import Fit
+    from k3stack.recipe.wanted import Wanted
     from k3stack.spec.model import ModelSpec
 
 __all__ = ["recipe"]
-
-
-class EngineName(StrEnum):
-    """The engines there are rules for."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
 
 
 class GoalName(StrEnum):
@@ -75,9 +78,9 @@ class FormName(StrEnum):
 
 
 def recipe(
-    where: Annotated[str, typer.Argument(help="A folder, a hub id, or kimi-k3 for the published values.")] = "kimi-k3",
-    hardware: Annotated[str | None, typer.Option(help="The GPU: b300, h200, gb200, mi355x, ...")] = None,
-    engine: Annotated[EngineName, typer.Option(help="The engine.")] = EngineName.VLLM,
+    where: Where = "kimi-k3",
+    hardware: HardwareOpen = None,
+    engine: EngineOption = EngineName.VLLM,
     engine_version: Annotated[
         str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")
     ] = None,
@@ -87,18 +90,18 @@ def recipe(
         ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")
     ] = ServingName.UNIFIED,
     feature: Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="How many GPUs; otherwise as published for the goal.")] = None,
-    tp: TensorParallel = None,
-    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Pipeline stages.")] = None,
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Data-parallel size.")] = None,
-    ep: Annotated[bool | None, typer.Option("--ep/--no-ep", help="Spread whole experts over the ranks.")] = None,
-    dcp: Annotated[int | None, typer.Option("--dcp", min=1, help="Decode-context-parallel size; divides tp.")] = None,
-    context: Context = 196_608,
-    concurrency: Concurrency = 32,
-    kv_dtype: Annotated[KvName | None, typer.Option("--kv-dtype", help="How the MLA cache is stored.")] = None,
+    gpus: GpusOpen = None,
+    tp: TensorParallelOpen = None,
+    pp: PipelineParallelOpen = None,
+    dp: DataParallelOpen = None,
+    ep: ExpertParallelOpen = None,
+    dcp: ContextParallelOpen = None,
+    context: ContextOpen = None,
+    concurrency: ConcurrencyOpen = None,
+    kv_dtype: KvOpen = None,
     prefix_caching: PrefixCaching = True,
-    batched_tokens: BatchedTokens = 8_192,
-    utilization: Annotated[float | None, typer.Option(help="Share of GPU memory the engine may use.")] = None,
+    batched_tokens: BatchedTokensOpen = None,
+    utilization: UtilizationOpen = None,
     link: Annotated[str | None, typer.Option(help="A saved choice, instead of all options above.")] = None,
     form: Annotated[FormName, typer.Option("--format", help="What to print.")] = FormName.DOCKER,
     explain: Annotated[
@@ -114,25 +117,22 @@ def recipe(
     translate: Annotated[bool, typer.Option("--translate", help="With --from: write it for the other engine.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the command that serves the model, with a reason for every flag; or say what is wrong with a copied one."""
+    """Print the command that serves the model, with a reason for every flag; or say what is wrong with a copied one.
+
+    What is left open is as published for the hardware and the goal, and as much as fits.
+    """
     output = Output(as_json)
     if copied is not None:
         _examine(output, copied, hardware, engine_version, translate, form)
     if link is not None:
-        from k3stack.recipe.link import from_query
-
-        choice = from_query(link)
-        spec = _published(choice)
+        found = _linked(link)
     else:
-        made = _layouts(hardware, engine, goal, serving, gpus, tp, pp, dp, ep, dcp)
+        sizes = (gpus, tp, pp, dp, ep, dcp)
         work = (context, concurrency, kv_dtype, prefix_caching, batched_tokens, utilization)
-        choice, spec = _choice(
-            where, hardware, engine, engine_version, scheme, goal, serving, feature or [], made, work
+        found = _planned(
+            *_wanted(where, hardware, engine, engine_version, scheme, goal, serving, feature or [], sizes, work)
         )
-    _plan_first(output, choice, spec)
-    from k3stack.recipe.build import build
-
-    deployment = build(choice)
+    deployment = _deployment(output, found)
     if check:
         _check(output, deployment, python, image)
     if explain:
@@ -147,47 +147,7 @@ def recipe(
         output.text("" if as_json else render(deployment, Form(form.value)), deployment)
 
 
-def _layouts(
-    hardware: str | None,
-    engine: EngineName,
-    goal: GoalName,
-    serving: ServingName,
-    gpus: int | None,
-    tp: int | None,
-    pp: int | None,
-    dp: int | None,
-    ep: bool | None,
-    dcp: int | None,
-) -> tuple[Layout, Layout | None]:
-    """The layout that the options ask for; what they leave open is as published for the goal."""
-    from k3stack.errors import UsageError
-    from k3stack.hardware.table import gpu
-    from k3stack.plan.layout import Layout
-    from k3stack.recipe.choice import Goal, Serving
-    from k3stack.recipe.suggest import suggest
-
-    if hardware is None:
-        raise UsageError("is missing", where="--hardware", hint="For example --hardware b300.")
-    if serving is ServingName.DISAGGREGATED or all(one is None for one in (gpus, tp, pp, dp, ep, dcp)):
-        known = suggest(engine.value, gpu(hardware), Serving(serving.value), Goal(goal.value))
-        if all(one is None for one in (gpus, tp, pp, dp, ep, dcp)):
-            return known.layout, known.prefill
-        if tp is None:
-            raise UsageError(
-                "is missing", where="--tp", hint="These options set the layout of decode, which needs --tp."
-            )
-        return Layout(tp, pp or 1, dp or 1, bool(ep), dcp or 1), known.prefill
-    replicas = (pp or 1) * (dp or 1)
-    size = tp or max(1, (gpus or 8) // replicas)
-    layout = Layout(size, pp or 1, dp or 1, bool(ep), dcp or 1)
-    if gpus is not None and layout.gpus != gpus:
-        raise UsageError(
-            f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} are {layout.gpus} GPUs, not {gpus}", where="--gpus"
-        )
-    return layout, None
-
-
-def _choice(
+def _wanted(
     where: str,
     hardware: str | None,
     engine: EngineName,
@@ -196,64 +156,82 @@ def _choice(
     goal: GoalName,
     serving: ServingName,
     features: list[FeatureName],
-    layouts: tuple[Layout, Layout | None],
-    work: tuple[int, int, KvName | None, bool, int, float | None],
-) -> tuple[Choice, ModelSpec]:
+    sizes: tuple[int | None, int | None, int | None, int | None, bool | None, int | None],
+    work: tuple[int | None, int | None, KvOpen, bool, int | None, float | None],
+) -> tuple[Wanted, ModelSpec]:
+    """The options as one value, and the model they are about."""
     from k3stack.checkpoint.target import target
+    from k3stack.errors import UsageError
     from k3stack.hardware.table import gpu
-    from k3stack.plan.layout import KvDtype, Workload
-    from k3stack.recipe.choice import (
-        KV_STANDARD,
-        UTILIZATION_STANDARD,
-        Choice,
-        Feature,
-        Goal,
-        Serving,
-        standard_version,
-    )
+    from k3stack.plan.layout import KvDtype
+    from k3stack.recipe.choice import Feature, Goal, Serving
+    from k3stack.recipe.wanted import Wanted
     from k3stack.spec.schemes import Scheme
 
+    if hardware is None:
+        raise UsageError("is missing", where="--hardware", hint="For example --hardware b300.")
     spec, model = target(where, None if scheme is None else Scheme(scheme.value))
+    gpus, tp, pp, dp, ep, dcp = sizes
     context, concurrency, kv, prefix_caching, batched_tokens, utilization = work
-    cache = KV_STANDARD[engine.value] if kv is None else KvDtype(kv.value)
-    share = UTILIZATION_STANDARD[engine.value] if utilization is None else utilization
-    kind = gpu(hardware or "")
-    choice = Choice(
+    wanted = Wanted(
+        gpu=gpu(hardware),
         engine=engine.value,
-        version=version or standard_version(engine.value, kind, spec.scheme),
-        gpu=kind,
+        version=version,
         scheme=spec.scheme,
-        layout=layouts[0],
-        workload=Workload(context, concurrency, cache, prefix_caching, batched_tokens, share),
         goal=Goal(goal.value),
         serving=Serving(serving.value),
-        prefill=layouts[1],
         features=tuple(Feature(one.value) for one in features),
+        gpus=gpus,
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        ep=ep,
+        dcp=dcp,
+        context=context,
+        concurrency=concurrency,
+        kv_dtype=None if kv is None else KvDtype(kv.value),
+        prefix_caching=prefix_caching,
+        batched_tokens=batched_tokens,
+        utilization=utilization,
         model=model,
     )
-    return choice, spec
+    return wanted, spec
 
 
-def _published(choice: Choice) -> ModelSpec:
-    from k3stack.spec.published import kimi_k3
+def _planned(wanted: Wanted, spec: ModelSpec) -> Fit:
+    from k3stack.plan.site import saved
+    from k3stack.recipe.wanted import fitting
 
-    return kimi_k3().with_scheme(choice.scheme)
+    return fitting(wanted, spec, saved(wanted.engine, wanted.gpu.id))
 
 
-def _plan_first(output: Output, choice: Choice, spec: ModelSpec) -> None:
-    """Where the planner knows the route, ask it; a plan that does not fit ends here."""
-    from k3stack.plan import make_plan
-    from k3stack.recipe.choice import Serving, refused
+def _linked(link: str) -> Fit:
+    from k3stack.plan.site import saved
+    from k3stack.recipe.fit import fit
+    from k3stack.recipe.link import from_query
 
-    layout = choice.layout
-    known = choice.engine == "vllm" and choice.serving is Serving.UNIFIED and layout.dp == 1 and not layout.ep
-    if not known:
-        output.note("memory was not checked: `k3 plan` does not cover this route yet")
-        return
-    plan = make_plan(spec, choice.model_path, choice.gpu, layout, choice.workload)
-    if not plan.yes and not refused(choice):
-        output.result(plan, lambda console: show_plan(plan, console))
+    choice = from_query(link)
+    return fit(choice, reserves=saved(choice.engine, choice.gpu.id))
+
+
+def _deployment(output: Output, found: Fit) -> Deployment:
+    """The deployment, with what there is to say about memory; what does not fit ends here with its plans."""
+    from k3stack.recipe.build import build
+
+    if not found.yes:
+        output.result(found, lambda console: show_short(found, console))
         raise typer.Exit(NO)
+    for told in (*([found.lowered] if found.lowered else []), *found.tight, *found.unknown):
+        output.note(told)
+    return build(found.choice)
+
+
+def show_short(found: Fit, console: Console) -> None:
+    """The plan of every role that does not fit."""
+    for one in found.short:
+        if len(found.roles) > 1:
+            console.print(f"[bold]{one.role}[/]")
+        show_plan(one.plan, console)
 
 
 def _check(output: Output, deployment: Deployment, python: str | None, image: str | None) -> None:

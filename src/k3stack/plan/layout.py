@@ -93,6 +93,7 @@ class Workload:
         utilization: share of each GPU's memory that the engine may use (SGLang: mem-fraction-static).
         speculative_tokens: tokens a DSpark draft proposes per step; 0 is no draft.
         replay_ssm: verify drafts from one KDA state instead of one per proposed token.
+        verifies: whether drafts are verified here; SGLang's prefill role loads a draft and keeps no states for it.
         vision: whether the vision tower is loaded.
         state_slots: SGLang's KDA state slots per running request; by default 5 with prefix caching (extra_buffer),
             1 without. no_buffer is 3, extra_buffer_lazy 4.
@@ -111,6 +112,7 @@ class Workload:
     vision: bool = True
     state_slots: int | None = None
     state_ratio: float | None = None
+    verifies: bool = True
 
     def __post_init__(self) -> None:
         for name in ("context", "concurrency", "batched_tokens"):

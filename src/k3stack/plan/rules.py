@@ -76,7 +76,10 @@ _TESTS: dict[str, Callable[[_Case], bool]] = {
     ),
     "expert-rows": _expert_rows,
     "sglang-dspark-stages": lambda case: (
-        case.engine == "sglang" and case.workload.speculative_tokens > 0 and case.layout.pp > 1
+        case.engine == "sglang"
+        and case.workload.speculative_tokens > 0
+        and case.workload.verifies
+        and case.layout.pp > 1
     ),
     "vllm-amd-dspark-stages": lambda case: (
         case.engine == "vllm"

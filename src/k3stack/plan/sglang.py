@@ -117,7 +117,7 @@ def sglang_pools(
         state_bytes=state,
         slots_per_request=workload.state_slots or (5 if workload.prefix_caching else 1),
         token_bytes=row / layout.dcp,
-        verified_tokens=proposed + 1 if proposed and not replayed else 0,
+        verified_tokens=proposed + 1 if proposed and workload.verifies and not replayed else 0,
         dcp=layout.dcp,
         most_requests=workload.per_replica(layout),
     )

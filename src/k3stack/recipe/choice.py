@@ -117,6 +117,7 @@ class Choice:
             "both_drafts": {Feature.DSPARK, Feature.DFLASH} <= set(self.features),
             "kv_dtype": work.kv_dtype.value,
             "prefix_caching": work.prefix_caching,
+            "state_ratio_set": work.state_ratio is not None,
             "long_context": work.context > 196_608,
             "batched_below_sequences": work.batched_tokens < -(-work.concurrency // layout.dp),
             "strategy": strategy(layout),

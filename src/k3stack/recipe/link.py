@@ -13,7 +13,9 @@ from k3stack.spec.schemes import Scheme
 
 __all__ = ["from_query", "to_query"]
 
-_WORKLOAD = ("context", "concurrency", "batched_tokens")
+_WORKLOAD = ("context", "concurrency", "batched_tokens", "kv", "prefix", "utilization", "state_ratio")
+_COUNTS = ("context", "concurrency", "batched_tokens")
+_FIELDS = ("engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "model")
 
 
 def to_query(choice: Choice) -> str:
@@ -35,6 +37,7 @@ def to_query(choice: Choice) -> str:
         "kv": work.kv_dtype.value,
         "prefix": int(work.prefix_caching),
         "utilization": work.utilization,
+        **({} if work.state_ratio is None else {"state_ratio": work.state_ratio}),
         "model": choice.model,
     }
     return urlencode(pairs)
@@ -48,9 +51,7 @@ def from_query(text: str) -> Choice:
         NotKnownError: there is no such GPU.
     """
     pairs = dict(parse_qsl(text.lstrip("#?"), keep_blank_values=True))
-    known = set(
-        "engine version hardware scheme goal serving layout prefill features kv prefix utilization model".split()
-    ) | set(_WORKLOAD)
+    known = {*_FIELDS, *_WORKLOAD}
     for name in pairs:
         if name not in known:
             raise UsageError("is no field of a choice", where=name)
@@ -70,7 +71,7 @@ def from_query(text: str) -> Choice:
 
 
 def _workload(pairs: dict[str, str]) -> Workload:
-    counts = {name: _field(pairs, name, int) for name in _WORKLOAD if name in pairs}
+    counts = {name: _field(pairs, name, int) for name in _COUNTS if name in pairs}
     more: dict[str, Any] = {}
     if "kv" in pairs:
         more["kv_dtype"] = _field(pairs, "kv", KvDtype)
@@ -78,6 +79,8 @@ def _workload(pairs: dict[str, str]) -> Workload:
         more["prefix_caching"] = _field(pairs, "prefix", int) == 1
     if "utilization" in pairs:
         more["utilization"] = _field(pairs, "utilization", float)
+    if "state_ratio" in pairs:
+        more["state_ratio"] = _field(pairs, "state_ratio", float)
     return Workload(**counts, **more)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import Gpu
-from k3stack.plan.layout import Layout
+from k3stack.plan.layout import KvDtype, Layout
 from k3stack.recipe.choice import Goal, Serving
 
 __all__ = ["Suggestion", "suggest"]
@@ -19,12 +20,27 @@ __all__ = ["Suggestion", "suggest"]
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A layout, where it comes from, and whether a vendor published it for K3."""
+    """A layout, where it comes from, and whether a vendor published it for K3.
+
+    Attributes:
+        workload: settings of a workload that were published with it.
+    """
 
     layout: Layout
     prefill: Layout | None
     published: bool
     source: str
+    workload: tuple[tuple[str, Any], ...] = ()
+
+
+class _Work(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    context: int | None = None
+    concurrency: int | None = None
+    batched_tokens: int | None = None
+    utilization: float | None = None
+    kv_dtype: KvDtype | None = None
 
 
 class _Row(BaseModel):
@@ -37,6 +53,7 @@ class _Row(BaseModel):
     server: Layout | None = None
     prefill: Layout | None = None
     decode: Layout | None = None
+    workload: _Work = _Work()
     published: bool
     source: str
 
@@ -58,7 +75,8 @@ def suggest(engine: str, gpu: Gpu, serving: Serving, goal: Goal) -> Suggestion:
         if same and (row.goal is None or goal.value in row.goal):
             layout = row.server or row.decode
             assert layout is not None
-            return Suggestion(layout, row.prefill, row.published, row.source)
+            work = tuple(row.workload.model_dump(exclude_none=True).items())
+            return Suggestion(layout, row.prefill, row.published, row.source, work)
     names = sorted(
         {name for row in _rows() if (row.engine, row.serving) == (engine, serving.value) for name in row.gpu}
     )

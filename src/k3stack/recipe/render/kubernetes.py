@@ -53,8 +53,7 @@ def _role(deployment: Deployment, role: Role) -> Iterator[dict[str, Any]]:
             "leaderWorkerTemplate": {
                 "size": role.nodes,
                 "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": _template(deployment, role, name, worker=False),
-                **({"workerTemplate": _template(deployment, role, name, worker=True)} if role.nodes > 1 else {}),
+                **_templates(deployment, role, name),
             },
         },
     }
@@ -62,6 +61,14 @@ def _role(deployment: Deployment, role: Role) -> Iterator[dict[str, Any]]:
     if role.doors == 1:
         labels["leaderworkerset.sigs.k8s.io/worker-index"] = "0"
     yield _service(f"{name}-api", role, labels)
+
+
+def _templates(deployment: Deployment, role: Role, name: str) -> dict[str, Any]:
+    """Pods of rank 0 and of the others. The definition requires the others' even where the leader is alone."""
+    leader = _template(deployment, role, name, worker=False)
+    if role.nodes == 1:
+        return {"workerTemplate": leader}
+    return {"leaderTemplate": leader, "workerTemplate": _template(deployment, role, name, worker=True)}
 
 
 def _service(name: str, role: Role, selector: dict[str, str]) -> dict[str, Any]:

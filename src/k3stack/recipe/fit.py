@@ -1,0 +1,163 @@
+"""Whether a choice's memory suffices: the planner asked for every role, with the sizes its own command says.
+
+SGLang divides its memory between KDA states and tokens by a ratio. Where its own ratio does not do for this work and
+another does, the choice that comes back carries that one, so that the command says what was planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from k3stack.plan.layout import Layout, StateDtype, Workload
+from k3stack.plan.plan import Plan, Verdict, make_plan
+from k3stack.plan.reserves import Reserves
+from k3stack.plan.sglang import DEFAULT_RATIO
+from k3stack.recipe.build import build
+from k3stack.recipe.choice import Choice, Feature
+from k3stack.recipe.deployment import Command, Deployment
+from k3stack.spec.model import ModelSpec
+from k3stack.spec.published import kimi_k3
+
+__all__ = ["Fit", "RoleFit", "fit"]
+
+_STATE_SLOTS = {"no_buffer": 3, "extra_buffer_lazy": 4, "extra_buffer": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFit:
+    """The plan of one role; each has nodes of its own."""
+
+    role: str
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What the planner says about a choice.
+
+    Attributes:
+        choice: what to build; the choice that was asked about, with SGLang's ratio where it needs one.
+        roles: a plan for every role whose memory could be counted.
+        unknown: what was not counted, in sentences; empty when everything was.
+        lowered: what was made smaller than usual so that it fits, in a sentence; empty when nothing was.
+    """
+
+    choice: Choice
+    roles: tuple[RoleFit, ...]
+    unknown: tuple[str, ...] = ()
+    lowered: str = ""
+
+    @property
+    def yes(self) -> bool:
+        """Whether no role is known not to fit."""
+        return all(one.plan.yes for one in self.roles)
+
+    @property
+    def short(self) -> tuple[RoleFit, ...]:
+        """The roles that do not fit."""
+        return tuple(one for one in self.roles if not one.plan.yes)
+
+    @property
+    def tight(self) -> tuple[str, ...]:
+        """What is known of roles that fit but barely, in sentences."""
+        tight = [one for one in self.roles if one.plan.verdict is Verdict.TIGHT]
+        return tuple(f"{one.role}: {one.plan.verdict}: {one.plan.reason}" for one in tight)
+
+    @property
+    def reason(self) -> str:
+        """The verdict in a sentence: of the first role that does not fit, or of the one with the least left."""
+        if not self.roles:
+            return "memory was not counted"
+        told = self.short[0] if self.short else min(self.roles, key=lambda one: one.plan.left_bytes)
+        name = f"{told.role}: " if len(self.choice.roles()) > 1 else ""
+        return f"{name}{told.plan.verdict}: {told.plan.reason}"
+
+
+def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None = None) -> Fit:
+    """Ask the planner about every role of a choice.
+
+    Args:
+        spec: the model, if it is not the published one.
+        reserves: what a start-up log of this site told, instead of estimates.
+
+    Raises:
+        NotKnownError: the choice is not allowed; the reason is `build`'s.
+    """
+    model = spec or kimi_k3().with_scheme(choice.scheme)
+    first = _ask(choice, model, reserves)
+    if first.yes or choice.engine != "sglang" or choice.workload.state_ratio is not None:
+        return first
+    for one in first.short:
+        balanced = _plan(choice, model, reserves, one.plan.layout, replace(one.plan.workload, state_ratio=None))
+        if balanced.yes and balanced.capacity.state_ratio is not None:
+            ratio = balanced.capacity.state_ratio
+            return _ask(replace(choice, workload=replace(choice.workload, state_ratio=ratio)), model, reserves)
+    return first
+
+
+def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
+    deployment = build(choice)
+    commands = {role.name: role.command for role in deployment.roles}
+    plans = []
+    for name, layout in choice.roles():
+        work = role_workload(choice, name, layout, commands[name])
+        plans.append(RoleFit(name, _plan(choice, spec, reserves, layout, work)))
+    return Fit(choice, tuple(plans), _unknown(choice, deployment))
+
+
+def _plan(choice: Choice, spec: ModelSpec, reserves: Reserves | None, layout: Layout, work: Workload) -> Plan:
+    version = choice.facts("server", layout)["version"]
+    return make_plan(spec, choice.model_path, choice.gpu, layout, work, choice.engine, version, reserves)
+
+
+def role_workload(choice: Choice, role: str, layout: Layout, command: Command) -> Workload:
+    """The work of one role as its command says it, flag by flag; what the command leaves open is the engine's own."""
+    read = _vllm if choice.engine == "vllm" else _sglang
+    work = replace(choice.workload, **read(choice, command, layout))
+    if choice.engine == "sglang" and role == "prefill":
+        return replace(work, verifies=False)
+    return work
+
+
+def _vllm(choice: Choice, command: Command, layout: Layout) -> dict[str, Any]:
+    draft = command.flag("speculative-config") or {}
+    return {
+        "batched_tokens": int(command.flag("max-num-batched-tokens")),
+        "prefix_caching": command.flag("enable-prefix-caching") is not False,
+        "speculative_tokens": int(draft.get("num_speculative_tokens", 0)),
+        "vision": command.flag("language-model-only") is not True,
+        "state_dtype": StateDtype(command.flag("mamba-ssm-cache-dtype") or StateDtype.FP32),
+    }
+
+
+def _sglang(choice: Choice, command: Command, layout: Layout) -> dict[str, Any]:
+    decode = command.flag("disaggregation-mode") == "decode"
+    cached = not decode and command.flag("disable-radix-cache") is not True
+    strategy = command.flag("mamba-radix-cache-strategy") or "extra_buffer"
+    ratio = command.flag("mamba-full-memory-ratio")
+    draft = command.flag("speculative-dspark-block-size") or command.flag("speculative-dflash-block-size") or 0
+    chunk = command.flag("chunked-prefill-size")
+    return {
+        "batched_tokens": max(1, int(chunk) // layout.dp) if chunk else choice.workload.batched_tokens,
+        "prefix_caching": cached,
+        "speculative_tokens": int(draft),
+        "replay_ssm": command.flag("enable-linear-replayssm-spec") is True,
+        "state_dtype": StateDtype(command.flag("mamba-ssm-dtype") or StateDtype.FP32),
+        "state_slots": _STATE_SLOTS[strategy] if cached else 1,
+        "state_ratio": (float(ratio) if ratio else DEFAULT_RATIO) if cached else None,
+    }
+
+
+def _unknown(choice: Choice, deployment: Deployment) -> tuple[str, ...]:
+    """What the planner has no arithmetic for."""
+    found = []
+    if Feature.DFLASH in choice.features:
+        found.append("The DFlash draft's own size is not known here; it was counted like a DSpark draft.")
+    elif Feature.DSPARK in choice.features:
+        found.append("The draft was counted in the shape that Inferact published; yours may differ by a few GB.")
+    for role in deployment.roles:
+        slots = role.command.flag("disaggregation-decode-extra-slots")
+        if slots:
+            found.append(f"{role.name} keeps {slots} more KDA states for requests on their way; they come on top.")
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""From what somebody says to a choice: what is left open is as published for the hardware and the goal.
+
+Requests at once, and then their length, are halved until they fit, but only where nobody asked for a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from k3stack.errors import NotKnownError, UsageError
+from k3stack.hardware.table import Gpu
+from k3stack.plan.layout import KvDtype, Layout, Workload
+from k3stack.plan.reserves import Reserves
+from k3stack.recipe.choice import KV_STANDARD, UTILIZATION_STANDARD, Choice, Feature, Goal, Serving, standard_version
+from k3stack.recipe.fit import Fit, fit
+from k3stack.recipe.suggest import Suggestion, suggest
+from k3stack.spec.model import ModelSpec
+from k3stack.spec.schemes import Scheme
+
+__all__ = ["Wanted", "choose", "fitting"]
+
+SHORTEST = 16_384
+"""Tokens below which a context is not lowered by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What somebody says; None is left open.
+
+    Attributes:
+        gpus: how many GPUs; the sizes of the layout must multiply to it.
+        model: what to load; empty for the scheme's published checkpoint.
+    """
+
+    gpu: Gpu
+    engine: str = "vllm"
+    version: str | None = None
+    scheme: Scheme = Scheme.MXFP4
+    goal: Goal = Goal.BALANCED
+    serving: Serving = Serving.UNIFIED
+    features: tuple[Feature, ...] = ()
+    gpus: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    ep: bool | None = None
+    dcp: int | None = None
+    context: int | None = None
+    concurrency: int | None = None
+    kv_dtype: KvDtype | None = None
+    prefix_caching: bool = True
+    batched_tokens: int | None = None
+    utilization: float | None = None
+    model: str = ""
+
+    @property
+    def layout_open(self) -> bool:
+        """Whether nothing was said about the layout."""
+        return all(one is None for one in (self.gpus, self.tp, self.pp, self.dp, self.ep, self.dcp))
+
+
+def choose(wanted: Wanted) -> Choice:
+    """The choice that the words come to; whether it is allowed, `refused` says.
+
+    Raises:
+        UsageError: the sizes contradict each other.
+        NotKnownError: no layout is known for this hardware and none was given.
+    """
+    known = _suggestion(wanted)
+    layout, prefill = _layouts(wanted, known)
+    as_known = known is not None and (known.layout, known.prefill) == (layout, prefill)
+    return Choice(
+        engine=wanted.engine,
+        version=wanted.version or standard_version(wanted.engine, wanted.gpu, wanted.scheme),
+        gpu=wanted.gpu,
+        scheme=wanted.scheme,
+        layout=layout,
+        workload=_workload(wanted, known if as_known else None),
+        goal=wanted.goal,
+        serving=wanted.serving,
+        prefill=prefill,
+        features=wanted.features,
+        model=wanted.model,
+    )
+
+
+def fitting(wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | None = None) -> Fit:
+    """The choice with the planner's word on it; with fewer or shorter requests where nobody said how many or how long.
+
+    Raises:
+        UsageError, NotKnownError: as `choose`; or the choice is not allowed.
+    """
+    choice = choose(wanted)
+    first = fit(choice, spec, reserves)
+    if first.yes:
+        return first
+    for smaller in _smaller(wanted, choice.workload):
+        found = fit(replace(choice, workload=smaller), spec, reserves)
+        if found.yes:
+            now, asked = _said(smaller), _said(choice.workload)
+            return replace(found, lowered=f"Written for {now}, since {asked} do not fit ({first.reason}).")
+    return first
+
+
+def _smaller(wanted: Wanted, work: Workload) -> Iterator[Workload]:
+    """Less and less of what nobody asked for: fewer requests first, then shorter ones."""
+    contexts = [work.context] if wanted.context is not None else _halves(work.context, SHORTEST)
+    requests = [work.concurrency] if wanted.concurrency is not None else _halves(work.concurrency, 1)
+    for context in contexts:
+        for concurrency in requests:
+            if (context, concurrency) != (work.context, work.concurrency):
+                yield replace(work, context=context, concurrency=concurrency)
+
+
+def _halves(number: int, least: int) -> list[int]:
+    """The number, a half of it, and so on while at least `least`."""
+    found = [number]
+    while found[-1] // 2 >= least:
+        found.append(found[-1] // 2)
+    return found
+
+
+def _said(work: Workload) -> str:
+    requests = "1 request" if work.concurrency == 1 else f"{work.concurrency} requests"
+    return f"{requests} at once of up to {work.context:,} tokens"
+
+
+def _suggestion(wanted: Wanted) -> Suggestion | None:
+    """What was published; only somebody who gives a unified layout can do without."""
+    try:
+        return suggest(wanted.engine, wanted.gpu, wanted.serving, wanted.goal)
+    except NotKnownError:
+        if wanted.layout_open or wanted.serving is Serving.DISAGGREGATED:
+            raise
+        return None
+
+
+def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout | None]:
+    if known is not None and wanted.layout_open:
+        return known.layout, known.prefill
+    pp, dp, ep, dcp = wanted.pp or 1, wanted.dp or 1, bool(wanted.ep), wanted.dcp or 1
+    if known is not None and wanted.serving is Serving.DISAGGREGATED:
+        if wanted.tp is None:
+            raise UsageError(
+                "is missing", where="--tp", hint="These options set the layout of decode, which needs --tp."
+            )
+        return Layout(wanted.tp, pp, dp, ep, dcp), known.prefill
+    layout = Layout(wanted.tp or max(1, (wanted.gpus or 8) // (pp * dp)), pp, dp, ep, dcp)
+    if wanted.gpus is not None and layout.gpus != wanted.gpus:
+        raise UsageError(
+            f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} are {layout.gpus} GPUs, not {wanted.gpus}",
+            where="--gpus",
+        )
+    return layout, None
+
+
+def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
+    """What was said, over what was published with the layout, over each engine's usual."""
+    usual = {"kv_dtype": KV_STANDARD[wanted.engine], "utilization": UTILIZATION_STANDARD[wanted.engine]}
+    said = {
+        "context": wanted.context,
+        "concurrency": wanted.concurrency,
+        "kv_dtype": wanted.kv_dtype,
+        "batched_tokens": wanted.batched_tokens,
+        "utilization": wanted.utilization,
+    }
+    published = dict(known.workload) if known is not None else {}
+    given = {name: value for name, value in said.items() if value is not None}
+    return Workload(prefix_caching=wanted.prefix_caching, **{**usual, **published, **given})

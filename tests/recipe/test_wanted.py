@@ -1,0 +1,82 @@
+"""What somebody says, and what is chosen where nothing was said."""
+
+import pytest
+
+from k3stack.errors import NotKnownError, UsageError
+from k3stack.hardware.table import gpu
+from k3stack.plan.layout import KvDtype, Layout
+from k3stack.recipe.choice import Feature, Goal, Serving, refused
+from k3stack.recipe.suggest import suggest
+from k3stack.recipe.wanted import Wanted, choose, fitting
+from k3stack.spec.schemes import Scheme
+
+HARDWARE = ["h100", "h200", "b200", "b300", "gb200", "gb300", "mi350x", "mi355x"]
+
+
+def test_what_is_open_is_as_published() -> None:
+    choice = choose(Wanted(gpu("h200")))
+    work = choice.workload
+    assert choice.layout == Layout(tp=16)
+    assert (work.context, work.concurrency, work.batched_tokens, work.utilization) == (32_768, 5, 4_096, 0.97)
+    assert work.kv_dtype is KvDtype.BF16
+    assert choose(Wanted(gpu("b300"))).workload.kv_dtype is KvDtype.FP8
+    assert choose(Wanted(gpu("b300"), "sglang")).workload.utilization == 0.85
+
+
+def test_what_was_said_stays() -> None:
+    work = choose(Wanted(gpu("h200"), context=8_192, utilization=0.9)).workload
+    assert (work.context, work.utilization, work.concurrency) == (8_192, 0.9, 5)
+
+
+def test_a_layout_of_ones_own_takes_no_published_workload() -> None:
+    choice = choose(Wanted(gpu("h200"), tp=8, pp=2))
+    assert choice.layout == Layout(tp=8, pp=2) and choice.workload.context == 196_608
+    assert choose(Wanted(gpu("h200"), gpus=16)).workload.context == 32_768
+
+
+def test_fewer_requests_where_nobody_asked_for_a_number() -> None:
+    drafted = Wanted(gpu("b300"), features=(Feature.DSPARK,))
+    found = fitting(drafted)
+    assert found.yes and found.choice.workload.concurrency == 16
+    assert "16 requests" in found.lowered and "32 requests" in found.lowered and "too much" in found.lowered
+    insisted = fitting(Wanted(gpu("b300"), features=(Feature.DSPARK,), concurrency=32))
+    assert not insisted.yes and not insisted.lowered
+
+
+def test_a_shorter_context_where_nobody_asked_for_one() -> None:
+    found = fitting(Wanted(gpu("h100"), "sglang"))
+    assert found.yes and found.choice.workload.context == 98_304 and "98,304 tokens" in found.lowered
+    assert not fitting(Wanted(gpu("h100"), "sglang", context=196_608, concurrency=32)).yes
+
+
+def test_nothing_is_lowered_where_it_would_not_help() -> None:
+    found = fitting(Wanted(gpu("h200"), scheme=Scheme.NVFP4_MIXED))
+    assert not found.yes and not found.lowered and found.choice.workload.concurrency == 5
+
+
+@pytest.mark.parametrize("hardware", HARDWARE)
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("serving", list(Serving))
+def test_every_published_start_fits(engine: str, hardware: str, serving: Serving) -> None:
+    """Whoever says only what is there gets a command, or a reason why nothing was published."""
+    tried = 0
+    for goal in Goal:
+        wanted = Wanted(gpu(hardware), engine, goal=goal, serving=serving)
+        try:
+            known = suggest(engine, gpu(hardware), serving, goal)
+        except NotKnownError:
+            with pytest.raises(NotKnownError):
+                choose(wanted)
+            continue
+        assert choose(wanted).layout == known.layout and not refused(choose(wanted))
+        found = fitting(wanted)
+        assert found.yes, found.reason
+        tried += 1
+    assert tried in (0, 3)
+
+
+def test_sizes_that_contradict_each_other() -> None:
+    with pytest.raises(UsageError, match="32 GPUs, not 16"):
+        choose(Wanted(gpu("b300"), gpus=16, tp=16, dp=2))
+    with pytest.raises(UsageError, match="missing"):
+        choose(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, ep=True))
