@@ -49,5 +49,4 @@ def load_model(
     text = read_config(folder / "config.json").text_config
     with torch.no_grad():
         store = Store(folder, families(spec), Arithmetic(dtype, steady), device, keep_quantised)
-        model = K3(spec, text, store)
-    return model
+        return K3(spec, text, store)

@@ -24,7 +24,7 @@ from torch import Tensor
 from k3stack.reference.batch import Memory, Piece
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut
-from k3stack.reference.model.functions import rms_norm
+from k3stack.reference.model.functions import rms_norm, sigmoid
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import MlaSpec
 
@@ -128,7 +128,7 @@ class Mla:
         latents = torch.cat([rms_norm(c, self.kv_a_norm, self.epsilon, wide), r], dim=1)
         write_latents(latents, cut.cells, layer)
         made = self._attend(q, cut, layer)
-        gate = torch.sigmoid(self._project(x, "g_proj").to(wide)).to(x.dtype)
+        gate = sigmoid(self._project(x, "g_proj").to(wide)).to(x.dtype)
         return self._project(made.flatten(1) * gate, "o_proj")
 
     def _project(self, x: Tensor, name: str) -> Tensor:
