@@ -31,11 +31,13 @@ class Arithmetic:
         dtype: of activations and of the large weights: float32, bfloat16, or float64 in tests.
         steady: a sequence's numbers do not depend on what else is in the batch, or on where a prompt is cut.
         kernels: use fla's KDA kernels for prefill where tensors are on a CUDA device and fla is installed.
+        low_rank_epsilon: of the two norms inside MLA; None takes config.json's (see mla.py).
     """
 
     dtype: torch.dtype = torch.float32
     steady: bool = True
     kernels: bool = False
+    low_rank_epsilon: float | None = None
 
     @property
     def wide(self) -> torch.dtype:
@@ -56,7 +58,7 @@ class Arithmetic:
         rows = x.transpose(0, 1)
         if not self.steady:
             return torch.bmm(rows, weight).transpose(0, 1)
-        tiles = [_filled(tile).transpose(0, 1) for tile in x.split(TILE)]
+        tiles = [_filled(tile).transpose(0, 1) for tile in torch.split(x, TILE)]
         return torch.cat([torch.bmm(tile, weight).transpose(0, 1) for tile in tiles])[: len(x)]
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Memory, Output, Trail
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut, cut
@@ -30,7 +31,8 @@ from k3stack.reference.model.kda import Kda
 from k3stack.reference.model.mla import Mla
 from k3stack.reference.model.moe import Dense, LatentMoe, Routing, Situ
 from k3stack.reference.model.store import Section, Store
-from k3stack.spec.config import TextConfig
+from k3stack.reference.model.vision import Patches, Vision
+from k3stack.spec.config import Config, TextConfig
 from k3stack.spec.model import Attention, LayerSpec, ModelSpec
 
 __all__ = ["K3"]
@@ -102,7 +104,8 @@ class K3:
         captures: after which layers (from zero) a draft wants the running sum.
     """
 
-    def __init__(self, spec: ModelSpec, text: TextConfig, store: Store) -> None:
+    def __init__(self, spec: ModelSpec, config: Config, store: Store) -> None:
+        text = config.text_config
         self.spec, self.text = spec, text
         self.arithmetic: Arithmetic = store.arithmetic
         self.device = torch.device(store.device)
@@ -113,6 +116,9 @@ class K3:
         self.output_mixer = Mixer.from_section(model, "output_attn_res")
         self.norm = model.weight("norm")
         self.head = self.embedding if spec.tied_head else store.section(spec.prefix).weight("lm_head")
+        self.vision = None
+        if spec.vision is not None and config.vision_config is not None:
+            self.vision = Vision(spec.vision, config.vision_config.projector_ln_eps, store)
 
     @property
     def config(self) -> ModelSpec:
@@ -175,9 +181,18 @@ class K3:
         normed = rms_norm(hidden, self.norm, self.text.rms_norm_eps, self.arithmetic.wide)
         return self.arithmetic.linear(normed, self.head).to(self.arithmetic.wide)
 
-    def embed_images(self, patches: Sequence[Tensor]) -> list[Tensor]:
-        """Image embeddings; needs the vision tower."""
-        raise NotImplementedError
+    @torch.no_grad()
+    def embed_images(self, images: Sequence[Patches]) -> list[Tensor]:
+        """The vectors of each image [its tokens, hidden], for `Batch.images`.
+
+        `vision.image_size` says how many tokens an image takes, `vision.patches` prepares it.
+
+        Raises:
+            UsageError: a model without a vision tower.
+        """
+        if self.vision is None:
+            raise UsageError("this model has no vision tower", where="images", hint="Load one with a vision_config.")
+        return [self.vision(image) for image in images]
 
     def _open_trails(self, parts: Cut, memory: Memory) -> None:
         """Room for the states after each token, where a piece wants them."""

@@ -191,9 +191,9 @@ class Kda:
         made = torch.empty_like(v)
         kept = memory.recurrent[self.place]
         if cut.steps is not None:
-            rows, slots = cut.steps.rows, cut.steps.slots
+            one, slots = cut.steps.rows, cut.steps.slots
             S = torch.where(cut.steps.fresh[:, None, None, None], 0, kept[slots])
-            made[rows], kept[slots] = step(S, q[rows], k[rows], v[rows], g[rows], beta[rows])
+            made[one], kept[slots] = step(S, q[one], k[one], v[one], g[one], beta[one])
         for piece in cut.longer:
             rows = slice(piece.first, piece.first + piece.length)
             S = kept[piece.slot] if piece.start else torch.zeros_like(kept[piece.slot])

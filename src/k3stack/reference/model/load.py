@@ -25,6 +25,7 @@ def load_model(
     device: str = "cpu",
     draft: Path | None = None,
     steady: bool = True,
+    low_rank_epsilon: float | None = None,
 ) -> K3:
     """Read a checkpoint in any scheme.
 
@@ -36,6 +37,7 @@ def load_model(
         draft: the folder of a DSpark draft, or None.
         steady: a sequence's numbers do not depend on the rest of the batch, nor on where its prompt is cut; prefill
             is slower (see `Arithmetic`).
+        low_rank_epsilon: of the norms inside MLA; by default config.json's, as engines do. Moonshot's own code has 1e-6.
 
     Raises:
         ConfigError: config.json is not one of a K3.
@@ -46,7 +48,11 @@ def load_model(
     if dtype not in (torch.float32, torch.bfloat16, torch.float64):
         raise UsageError(f"cannot compute in {dtype}", where="dtype", hint="Choose float32 or bfloat16.")
     spec = ModelSpec.from_config(folder)
-    text = read_config(folder / "config.json").text_config
+    config = read_config(folder / "config.json")
     with torch.no_grad():
-        store = Store(folder, families(spec), Arithmetic(dtype, steady), device, keep_quantised)
-        return K3(spec, text, store)
+        store = Store(
+            folder, families(spec), Arithmetic(dtype, steady, low_rank_epsilon=low_rank_epsilon), device, keep_quantised
+        )
+        model = K3(spec, config, store)
+    store.finish()
+    return model
