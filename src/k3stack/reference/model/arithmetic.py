@@ -22,6 +22,9 @@ __all__ = ["TILE", "Arithmetic"]
 TILE = 8
 """Rows of one product with `steady`. Small, because a single decoded token fills a whole tile."""
 
+NARROW = 8
+"""Weights with fewer rows are filled up: MKL has products for 2 and 3 columns whose rows differ in a tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
@@ -48,13 +51,15 @@ class Arithmetic:
         """x [n, a] times weight [b, a] transposed: [n, b]."""
         if not self.steady:
             return F.linear(x, weight)
+        if len(weight) < NARROW:
+            return self.linear(x, F.pad(weight, (0, 0, 0, NARROW - len(weight))))[:, : len(weight)]
         made = x.new_empty(len(x) + -len(x) % TILE, len(weight))
         for first in range(0, len(x), TILE):
             made[first : first + TILE] = F.linear(_filled(x[first : first + TILE]), weight)
         return made[: len(x)]
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [n, H, a] times weight [H, a, b], head by head: [n, H, b]."""
+        """x [n, H, a] times weight [H, a, b] (b at least NARROW), head by head: [n, H, b]."""
         rows = x.transpose(0, 1)
         if not self.steady:
             return torch.bmm(rows, weight).transpose(0, 1)

@@ -26,6 +26,7 @@ from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Memory, Output, Trail
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut, cut
+from k3stack.reference.model.draft import Draft, Drafter
 from k3stack.reference.model.functions import mix, rms_norm
 from k3stack.reference.model.kda import Kda
 from k3stack.reference.model.mla import Mla
@@ -101,7 +102,7 @@ class K3:
         spec: what it is.
         arithmetic: what it computes in.
         device: where it is.
-        captures: after which layers (from zero) a draft wants the running sum.
+        draft: guesses blocks of tokens, or None; see draft.py for how to use it.
     """
 
     def __init__(self, spec: ModelSpec, config: Config, store: Store) -> None:
@@ -109,7 +110,7 @@ class K3:
         self.spec, self.text = spec, text
         self.arithmetic: Arithmetic = store.arithmetic
         self.device = torch.device(store.device)
-        self.captures: tuple[int, ...] = ()
+        self.draft: Drafter | None = None
         model = store.section(f"{spec.prefix}model.")
         self.embedding = model.weight("embed_tokens")
         self.layers = [Layer(spec, text, layer, model.section(f"layers.{layer.index}")) for layer in spec.layers]
@@ -140,7 +141,12 @@ class K3:
         state = (deltas, slots, kda.heads, kda.head_dim, kda.head_dim)
         window = (deltas, slots, kda.conv_kernel - 1, 3 * kda.width)
         cache = (latents, pages, page_tokens, spec.mla.cache_width)
+        draft = None
+        if isinstance(self.draft, Draft):
+            drafts = (self.draft.spec.layers, pages, page_tokens, self.draft.spec.attention.cache_width)
+            draft = torch.zeros(drafts, dtype=latent_dtype or self.arithmetic.dtype, device=device)
         return Memory(
+            draft=draft,
             latent=torch.zeros(cache, dtype=latent_dtype or self.arithmetic.dtype, device=device),
             recurrent=torch.zeros(state, dtype=wide, device=device),
             conv=torch.zeros(window, dtype=self.arithmetic.dtype, device=device),
@@ -166,10 +172,10 @@ class K3:
         if batch.images is not None:
             p[batch.images.rows.to(self.device)] = batch.images.vectors.to(p)
         blocks: list[Tensor] = []
-        captured = []
+        captured, wanted = [], self.draft.captures if capture and self.draft else ()
         for index, layer in enumerate(self.layers):
             p = layer(blocks, p, parts, memory)
-            if capture and index in self.captures:
+            if index in wanted:
                 captured.append(p)
         mixer = self.output_mixer
         hidden = mix([*blocks, p], mixer.score_weight, self.text.rms_norm_eps, self.arithmetic.wide)
