@@ -17,13 +17,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 from torch import Tensor
 
-__all__ = ["TILE", "Arithmetic"]
+__all__ = ["TILE", "Arithmetic", "by_columns"]
 
 TILE = 8
 """Rows of one product with `steady`. Small, because a single decoded token fills a whole tile."""
 
 NARROW = 8
 """Weights with fewer rows are filled up: MKL has products for 2 and 3 columns whose rows differ in a tile."""
+
+
+def by_columns(weight: Tensor) -> Tensor:
+    """The same weight [.., b, a], laid out column by column: MKL multiplies few rows 1.5 times as fast with it."""
+    return weight.mT.contiguous().mT
 
 
 @dataclass(frozen=True, slots=True)
