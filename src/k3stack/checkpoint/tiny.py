@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.header import Entry
+from k3stack.checkpoint.vocabulary import write_byte_vocabulary
 from k3stack.checkpoint.write import write_index, write_json, write_shard
 from k3stack.errors import UsageError
 from k3stack.files import sync_folder
@@ -35,7 +36,10 @@ from k3stack.spec.published import kimi_k3_config
 from k3stack.spec.schemes import Encoding, Scheme
 from k3stack.spec.tensors import Component, TensorSpec, tensors
 
-__all__ = ["TinyReport", "TinyShape", "tiny_config", "write_tiny"]
+__all__ = ["MARK", "TinyReport", "TinyShape", "is_random", "tiny_config", "write_tiny"]
+
+MARK = "k3stack_tiny.json"
+"""The file that says that the weights are random, so that nobody takes an answer for Kimi-K3's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,7 @@ def write_tiny(
     shape: TinyShape | None = None,
     report: Callable[[int, int | None, str], None] = lambda *_: None,
 ) -> TinyReport:
-    """Write a tiny checkpoint: shards, index, config.json and what the scheme needs besides.
+    """Write a tiny checkpoint: shards, index, config.json, tokenizer, a mark, and what the scheme needs besides.
 
     The folder appears complete or not at all.
 
@@ -166,6 +170,8 @@ def write_tiny(
         write_json(building / "config.json", config)
         if scheme is Scheme.NVFP4_MIXED:
             write_json(building / "hf_quant_config.json", hf_quant_config(spec))
+        write_byte_vocabulary(building, (shape or TinyShape()).context)
+        write_json(building / MARK, {"random_weights": True, "seed": seed})
         building.chmod(0o755)
         building.rename(folder)
         sync_folder(folder.parent)
@@ -173,6 +179,11 @@ def write_tiny(
         shutil.rmtree(building, ignore_errors=True)
         raise
     return TinyReport(str(folder), scheme, seed, len(weight_map), len(by_shard), payload_bytes)
+
+
+def is_random(folder: Path) -> bool:
+    """Whether `folder` holds a checkpoint made by `write_tiny`, or converted from one."""
+    return (folder / MARK).is_file()
 
 
 class _Maker:
