@@ -1,4 +1,4 @@
-"""A model of a few lines that keeps to the border: its next token depends on every token before it, and on nothing else.
+"""A model of a few lines that keeps to the border: its next token depends on all tokens before it and nothing else.
 
 It reads its history from the pages (all of it, weighted by position), from the recurrent state (a rolling hash) and
 from the convolution window (the last tokens). So a wrong page, slot, snapshot, rewind or neighbour changes its answer.

@@ -29,7 +29,7 @@ SPECIAL_NAMES: dict[int, str] = {
 
 
 def write_byte_vocabulary(folder: Path, context: int) -> None:
-    """Write `tiktoken.model` with the 256 bytes in order and `tokenizer_config.json` with the names and the longest context."""
+    """Write `tiktoken.model` with the 256 bytes in order and `tokenizer_config.json` with names and context."""
     lines = [f"{base64.b64encode(bytes([byte])).decode()} {byte}\n" for byte in range(256)]
     write_text(folder / "tiktoken.model", "".join(lines))
     tokens = {str(256 + place): {"content": name, "special": True} for place, name in SPECIAL_NAMES.items()}

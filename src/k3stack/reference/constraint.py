@@ -106,27 +106,32 @@ class Constraint:
         most: tokens that the answer may have.
     """
 
-    def __init__(
-        self, matcher: LLMatcher, size: int, end: int, closers: _Closers, most: int
-    ) -> None:
+    def __init__(self, matcher: LLMatcher, size: int, end: int, closers: _Closers, most: int) -> None:
         self._matcher = matcher
         self._size = size
         self._end = end
         self._closers = closers
         self._left = most
+        self._allowed: NDArray[np.bool_] | None = None
         self._shortest = 0
         self._look_at = most
 
     def allowed(self) -> NDArray[np.bool_]:
         """What may come next: [V]."""
-        mask = self._mask(self._matcher)
-        if self._must_close():
-            return self._closing(mask)
-        return mask
+        if self._allowed is None:
+            mask = self._mask(self._matcher)
+            self._allowed = self._closing(mask) if self._must_close() else mask
+        return self._allowed
+
+    def forced(self) -> int | None:
+        """The next token, if only one may come."""
+        allowed = self.allowed()
+        return int(allowed.argmax()) if np.count_nonzero(allowed) == 1 else None
 
     def take(self, token: int) -> None:
         """The answer goes on with this token, which must be allowed. The end token changes nothing."""
         self._left -= 1
+        self._allowed = None
         if token != self._end and not self._matcher.consume_token(token):
             raise AssertionError(f"token {token} is not in the grammar: {self._matcher.get_error()}")
 

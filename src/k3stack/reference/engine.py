@@ -265,41 +265,60 @@ class Engine:
             self.cache.keep(lease, sequence.keys)
         if not whole:
             return None
-        tokens, finish = self._choose(work, logits[-1 - work.drafted :])
+        tokens, finish, accepted = self._choose(work, logits[-1 - work.drafted :])
         if work.proposal is not None:
-            kept = min(len(tokens), work.rows)
-            self.cache.memory.rewind(lease.slot, kept)
-            lease.computed += kept - 1
+            self.cache.memory.rewind(lease.slot, 1 + accepted)
+            lease.computed += accepted
+            self.counters.drafts += 1
+            self.counters.drafted_tokens += work.drafted
+            self.counters.accepted_tokens += accepted
         return self._tell(sequence, tokens, finish)
 
-    def _choose(self, work: Work, logits: NDArray[np.float32]) -> tuple[list[Token], Finish | None]:
-        """New tokens, as many as are accepted, up to the end of the answer."""
+    def _choose(self, work: Work, logits: NDArray[np.float32]) -> tuple[list[Token], Finish | None, int]:
+        """New tokens up to the end of the answer, why it ended, and how many of them were drafted."""
         sequence, sampling = work.sequence, work.sequence.request.sampling
         tokens: list[Token] = []
         if sampling.max_tokens == 0:
-            return tokens, Finish.LENGTH
+            return tokens, Finish.LENGTH, 0
+        accepted = 0
         for place, row in enumerate(logits):
-            allowed = None if sequence.constraint is None else sequence.constraint.allowed()
-            accepted = False
-            if sampling.greedy and sampling.plain and allowed is None:
-                token = int(row.argmax())
-                accepted = place < work.drafted and work.proposal is not None and work.proposal.tokens[place] == token
-            else:
-                target = distribution(adjust(row, sampling, sequence.said, sequence.request.prompt, allowed), sampling)
-                chance = Chance(sequence.seed, sequence.answered)
-                if place < work.drafted and work.proposal is not None:
-                    token, accepted = verify_one(target, work.proposal, place, chance)
-                else:
-                    token = pick(target, chance)
-            tokens.append(report(row, token, sampling.logprobs))
-            sequence.add(token)
-            if sequence.constraint is not None:
-                sequence.constraint.take(token)
-            finish = self._finish(sequence, token)
-            self.counters.accepted_tokens += accepted
-            if finish is not None or not accepted:
-                return tokens, finish
-        return tokens, None
+            token, drafted = self._pick(work, place, row)
+            accepted += drafted
+            finish = self._add(sequence, report(row, token, sampling.logprobs), tokens)
+            if finish is not None:
+                return tokens, finish, accepted
+            if not drafted:
+                break
+        return tokens, self._add_forced(sequence, tokens), accepted
+
+    def _pick(self, work: Work, place: int, row: NDArray[np.float32]) -> tuple[int, bool]:
+        """The token behind one row of a piece, and whether it is the one that was drafted there."""
+        sequence, sampling = work.sequence, work.sequence.request.sampling
+        proposal = work.proposal if place < work.drafted else None
+        allowed = None if sequence.constraint is None else sequence.constraint.allowed()
+        if sampling.greedy and sampling.plain and allowed is None:
+            token = int(row.argmax())
+            return token, proposal is not None and proposal.tokens[place] == token
+        target = distribution(adjust(row, sampling, sequence.said, sequence.request.prompt, allowed), sampling)
+        chance = Chance(sequence.seed, sequence.answered)
+        return (pick(target, chance), False) if proposal is None else verify_one(target, proposal, place, chance)
+
+    def _add(self, sequence: Sequence, token: Token, tokens: list[Token]) -> Finish | None:
+        tokens.append(token)
+        sequence.add(token.id)
+        if sequence.constraint is not None:
+            sequence.constraint.take(token.id)
+        return self._finish(sequence, token.id)
+
+    def _add_forced(self, sequence: Sequence, tokens: list[Token]) -> Finish | None:
+        """Tokens that the grammar leaves no choice about need no logits: they are computed together later."""
+        finish = None
+        while finish is None and sequence.constraint is not None and sequence.request.sampling.logprobs is None:
+            forced = sequence.constraint.forced()
+            if forced is None:
+                break
+            finish = self._add(sequence, Token(forced), tokens)
+        return finish
 
     def _finish(self, sequence: Sequence, token: int) -> Finish | None:
         sampling = sequence.request.sampling

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from k3stack.xtml.attributes import escape_attribute
 
@@ -46,7 +46,7 @@ def answer_grammar(
     *,
     thinking: bool,
     tools: Sequence[Mapping[str, Any]] = (),
-    calls: bool = False,
+    calls: Literal["never", "may", "must"] = "never",
     parallel: bool = True,
     content: Mapping[str, Any] | None = None,
 ) -> str:
@@ -55,19 +55,18 @@ def answer_grammar(
     Args:
         thinking: the prompt left the think channel open, so the answer goes on there.
         tools: the OpenAI tool objects that may be called.
-        calls: at least one call must come; the response is empty then, as in most of K3's own answers that call.
+        calls: whether calls come. Behind a call the response is empty, as in most of K3's own answers that call.
         parallel: more than one call may come.
         content: the JSON schema of the response; None for any text.
     """
-    rules = [_TEXT]
-    parts = [f"TEXT? {_close('think')} {_open('response')}"] if thinking else []
-    if calls:
-        parts += [_close("response"), _open("tools"), "calls_1", _close("tools")]
+    thought = f"TEXT? {_close('think')} {_open('response')}" if thinking else ""
+    said = f"{'TEXT?' if content is None else _json(content)} {_close('response')}"
+    called = f"{_close('response')} {_open('tools')} calls_1 {_close('tools')}"
+    answer = {"never": said, "may": f"({said} | {called})", "must": called}[calls]
+    rules = [f"start: {thought} {answer} {_close('message')}", _TEXT]
+    if calls != "never":
         rules += _calls(tools, _MOST_CALLS if parallel else 1)
-    else:
-        parts += ["TEXT?" if content is None else _json(content), _close("response")]
-    parts.append(_close("message"))
-    return "\n".join([f"start: {' '.join(parts)}", *rules])
+    return "\n".join(rules)
 
 
 def _calls(tools: Sequence[Mapping[str, Any]], most: int) -> list[str]:

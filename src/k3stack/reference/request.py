@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from torch import Tensor
@@ -72,6 +72,10 @@ class Sampling:
         if self.top_k < 0 or self.max_tokens < 0:
             raise UsageError("must not be negative", where="top_k" if self.top_k < 0 else "max_tokens")
 
+    def with_prompt(self, count: int | None) -> Sampling:
+        """The same, with log-probabilities of the prompt's tokens too."""
+        return replace(self, prompt_logprobs=count)
+
     @property
     def greedy(self) -> bool:
         """Whether chance has no part in it."""
@@ -107,7 +111,6 @@ class Request:
         id: unique among running requests.
         prompt: token ids, at least one.
         sampling: how.
-        grammar: what the answer must look like, as made by `k3stack.reference.grammar`; None: anything.
         pictures: images in the prompt.
         after: the id of a request whose prompt is the same: this one waits for it and resumes its prefix.
         resume: whether the prefix cache may be used.
@@ -116,7 +119,6 @@ class Request:
     id: str
     prompt: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
-    grammar: str | None = None
     pictures: tuple[Picture, ...] = ()
     after: str | None = None
     resume: bool = True

@@ -11,7 +11,7 @@ from k3stack.reference.cache import Lease
 from k3stack.reference.request import Request, Token
 
 if TYPE_CHECKING:
-    from k3stack.reference.grammar import Constraint
+    from k3stack.reference.constraint import Constraint
 
 __all__ = ["Sequence"]
 
