@@ -22,6 +22,9 @@ __all__ = ["TILE", "Arithmetic"]
 TILE = 8
 """Rows of one product with `steady`. Small, because a single decoded token fills a whole tile."""
 
+NARROW = 8
+"""Weights with fewer rows are filled up: MKL has products for 2 and 3 columns whose rows differ in a tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
@@ -31,11 +34,13 @@ class Arithmetic:
         dtype: of activations and of the large weights: float32, bfloat16, or float64 in tests.
         steady: a sequence's numbers do not depend on what else is in the batch, or on where a prompt is cut.
         kernels: use fla's KDA kernels for prefill where tensors are on a CUDA device and fla is installed.
+        low_rank_epsilon: of the two norms inside MLA; None takes config.json's (see mla.py).
     """
 
     dtype: torch.dtype = torch.float32
     steady: bool = True
     kernels: bool = False
+    low_rank_epsilon: float | None = None
 
     @property
     def wide(self) -> torch.dtype:
@@ -46,17 +51,19 @@ class Arithmetic:
         """x [n, a] times weight [b, a] transposed: [n, b]."""
         if not self.steady:
             return F.linear(x, weight)
+        if len(weight) < NARROW:
+            return self.linear(x, F.pad(weight, (0, 0, 0, NARROW - len(weight))))[:, : len(weight)]
         made = x.new_empty(len(x) + -len(x) % TILE, len(weight))
         for first in range(0, len(x), TILE):
             made[first : first + TILE] = F.linear(_filled(x[first : first + TILE]), weight)
         return made[: len(x)]
 
     def per_head(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x [n, H, a] times weight [H, a, b], head by head: [n, H, b]."""
+        """x [n, H, a] times weight [H, a, b] (b at least NARROW), head by head: [n, H, b]."""
         rows = x.transpose(0, 1)
         if not self.steady:
             return torch.bmm(rows, weight).transpose(0, 1)
-        tiles = [_filled(tile).transpose(0, 1) for tile in x.split(TILE)]
+        tiles = [_filled(tile).transpose(0, 1) for tile in torch.split(x, TILE)]
         return torch.cat([torch.bmm(tile, weight).transpose(0, 1) for tile in tiles])[: len(x)]
 
 

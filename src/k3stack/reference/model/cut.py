@@ -5,6 +5,7 @@ Shapes: T tokens of the pass, B sequences with a single token, P pages of S toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from k3stack.reference.batch import Batch, Memory, Piece
 
-__all__ = ["Cut", "Steps", "cut"]
+__all__ = ["Cut", "Steps", "cells", "cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def cut(batch: Batch, memory: Memory) -> Cut:
             torch.tensor([piece.start == 0 for piece in single], device=device),
         )
     longer = tuple(piece for piece in batch.pieces if piece.length > 1 or piece.trail)
-    return Cut(batch.pieces, steps, longer, torch.cat([_cells(piece, page, device) for piece in batch.pieces]))
+    return Cut(batch.pieces, steps, longer, cells(batch.pieces, page, device))
 
 
 def _check(batch: Batch, page: int) -> None:
@@ -73,6 +74,10 @@ def _check(batch: Batch, page: int) -> None:
         raise ValueError(f"the pieces have {row} tokens, the batch {len(batch.tokens)}")
 
 
-def _cells(piece: Piece, page: int, device: torch.device) -> Tensor:
-    places = torch.arange(piece.start, piece.start + piece.length, device=device)
-    return piece.pages.to(device)[places // page] * page + places % page
+def cells(pieces: Sequence[Piece], page: int, device: torch.device) -> Tensor:
+    """int64 [T]: the rows of these pieces' tokens in a layer's pages taken as one list of P * S."""
+    made = []
+    for piece in pieces:
+        places = torch.arange(piece.start, piece.start + piece.length, device=device)
+        made.append(piece.pages.to(device)[places // page] * page + places % page)
+    return torch.cat(made)

@@ -22,15 +22,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Memory, Output, Trail
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut, cut
+from k3stack.reference.model.draft import Draft, Drafter
 from k3stack.reference.model.functions import mix, rms_norm
 from k3stack.reference.model.kda import Kda
 from k3stack.reference.model.mla import Mla
 from k3stack.reference.model.moe import Dense, LatentMoe, Routing, Situ
 from k3stack.reference.model.store import Section, Store
-from k3stack.spec.config import TextConfig
+from k3stack.reference.model.vision import Patches, Vision
+from k3stack.spec.config import Config, TextConfig
 from k3stack.spec.model import Attention, LayerSpec, ModelSpec
 
 __all__ = ["K3"]
@@ -99,20 +102,24 @@ class K3:
         spec: what it is.
         arithmetic: what it computes in.
         device: where it is.
-        captures: after which layers (from zero) a draft wants the running sum.
+        draft: guesses blocks of tokens, or None; see draft.py for how to use it.
     """
 
-    def __init__(self, spec: ModelSpec, text: TextConfig, store: Store) -> None:
+    def __init__(self, spec: ModelSpec, config: Config, store: Store) -> None:
+        text = config.text_config
         self.spec, self.text = spec, text
         self.arithmetic: Arithmetic = store.arithmetic
         self.device = torch.device(store.device)
-        self.captures: tuple[int, ...] = ()
+        self.draft: Drafter | None = None
         model = store.section(f"{spec.prefix}model.")
         self.embedding = model.weight("embed_tokens")
         self.layers = [Layer(spec, text, layer, model.section(f"layers.{layer.index}")) for layer in spec.layers]
         self.output_mixer = Mixer.from_section(model, "output_attn_res")
         self.norm = model.weight("norm")
         self.head = self.embedding if spec.tied_head else store.section(spec.prefix).weight("lm_head")
+        self.vision = None
+        if spec.vision is not None and config.vision_config is not None:
+            self.vision = Vision(spec.vision, config.vision_config.projector_ln_eps, store)
 
     @property
     def config(self) -> ModelSpec:
@@ -134,7 +141,12 @@ class K3:
         state = (deltas, slots, kda.heads, kda.head_dim, kda.head_dim)
         window = (deltas, slots, kda.conv_kernel - 1, 3 * kda.width)
         cache = (latents, pages, page_tokens, spec.mla.cache_width)
+        draft = None
+        if isinstance(self.draft, Draft):
+            drafts = (self.draft.spec.layers, pages, page_tokens, self.draft.spec.attention.cache_width)
+            draft = torch.zeros(drafts, dtype=latent_dtype or self.arithmetic.dtype, device=device)
         return Memory(
+            draft=draft,
             latent=torch.zeros(cache, dtype=latent_dtype or self.arithmetic.dtype, device=device),
             recurrent=torch.zeros(state, dtype=wide, device=device),
             conv=torch.zeros(window, dtype=self.arithmetic.dtype, device=device),
@@ -160,10 +172,10 @@ class K3:
         if batch.images is not None:
             p[batch.images.rows.to(self.device)] = batch.images.vectors.to(p)
         blocks: list[Tensor] = []
-        captured = []
+        captured, wanted = [], self.draft.captures if capture and self.draft else ()
         for index, layer in enumerate(self.layers):
             p = layer(blocks, p, parts, memory)
-            if capture and index in self.captures:
+            if index in wanted:
                 captured.append(p)
         mixer = self.output_mixer
         hidden = mix([*blocks, p], mixer.score_weight, self.text.rms_norm_eps, self.arithmetic.wide)
@@ -175,9 +187,18 @@ class K3:
         normed = rms_norm(hidden, self.norm, self.text.rms_norm_eps, self.arithmetic.wide)
         return self.arithmetic.linear(normed, self.head).to(self.arithmetic.wide)
 
-    def embed_images(self, patches: Sequence[Tensor]) -> list[Tensor]:
-        """Image embeddings; needs the vision tower."""
-        raise NotImplementedError
+    @torch.no_grad()
+    def embed_images(self, images: Sequence[Patches]) -> list[Tensor]:
+        """The vectors of each image [its tokens, hidden], for `Batch.images`.
+
+        `vision.image_size` says how many tokens an image takes, `vision.patches` prepares it.
+
+        Raises:
+            UsageError: a model without a vision tower.
+        """
+        if self.vision is None:
+            raise UsageError("this model has no vision tower", where="images", hint="Load one with a vision_config.")
+        return [self.vision(image) for image in images]
 
     def _open_trails(self, parts: Cut, memory: Memory) -> None:
         """Room for the states after each token, where a piece wants them."""

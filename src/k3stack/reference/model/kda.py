@@ -15,13 +15,12 @@ short convolution (4), C tokens of a chunk, hidden (7168). Everything from the c
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from k3stack.reference.batch import Memory, Piece, Trail
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut
-from k3stack.reference.model.functions import rms_norm
+from k3stack.reference.model.functions import inverse_root, rms_norm, sigmoid, silu
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import KdaSpec
 
@@ -72,11 +71,13 @@ def recurrent(
         Outputs [n, H, V] and the state after them.
     """
     made = torch.empty_like(v)
+    S = S[None]  # a batch of one, so that the products are those of a decode step, bit for bit
     for t in range(len(q)):
-        made[t], S = step(S, q[t], k[t], v[t], g[t], beta[t])
+        token = slice(t, t + 1)
+        made[token], S = step(S, q[token], k[token], v[token], g[token], beta[token])
         if states is not None:
-            states.append(S)
-    return made, S
+            states.append(S[0])
+    return made, S[0]
 
 
 def chunked(
@@ -128,7 +129,7 @@ def short_convolution(window: Tensor, weight: Tensor) -> Tensor:
     total = window.narrow(-2, 0, n) * weight[:, 0]  # y_t = sum_j w_j x_(t - W + 1 + j)
     for j in range(1, width):
         total = total + window.narrow(-2, j, n) * weight[:, j]
-    return F.silu(total)
+    return silu(total)
 
 
 class Kda:
@@ -151,13 +152,13 @@ class Kda:
         inputs = torch.cat([self._project(x, name) for name in ("q_proj", "k_proj", "v_proj")], dim=1)
         mixed = self._convolve(inputs, cut, memory).view(-1, 3, H, K)
         q, k, v = mixed.unbind(1)
-        q = q * torch.rsqrt(q.square().sum(-1, keepdim=True) + LENGTH_EPSILON) * K**-0.5
-        k = k * torch.rsqrt(k.square().sum(-1, keepdim=True) + LENGTH_EPSILON)
-        beta = torch.sigmoid(self._project(x, "b_proj").to(wide))  # [T, H]
+        q = q * inverse_root(q.square().sum(-1, keepdim=True) + LENGTH_EPSILON) * K**-0.5
+        k = k * inverse_root(k.square().sum(-1, keepdim=True) + LENGTH_EPSILON)
+        beta = sigmoid(self._project(x, "b_proj").to(wide))  # [T, H]
         z = self._project(self._project(x, "f_a_proj"), "f_b_proj").to(wide).view(-1, H, K) + self.dt_bias
-        g = self.spec.gate_lower_bound * torch.sigmoid(self.rate[:, None] * z)  # in (-5, 0)
+        g = self.spec.gate_lower_bound * sigmoid(self.rate[:, None] * z)  # in (-5, 0)
         o = self._attend(q, k, v, g, beta, cut, memory)
-        gate = torch.sigmoid(self._project(x, "g_proj").to(wide)).view(-1, H, K)
+        gate = sigmoid(self._project(x, "g_proj").to(wide)).view(-1, H, K)
         gated = rms_norm(o, self.o_norm, self.epsilon, wide) * gate
         return self._project(gated.flatten(1).to(x.dtype), "o_proj")
 
@@ -190,9 +191,9 @@ class Kda:
         made = torch.empty_like(v)
         kept = memory.recurrent[self.place]
         if cut.steps is not None:
-            rows, slots = cut.steps.rows, cut.steps.slots
+            one, slots = cut.steps.rows, cut.steps.slots
             S = torch.where(cut.steps.fresh[:, None, None, None], 0, kept[slots])
-            made[rows], kept[slots] = step(S, q[rows], k[rows], v[rows], g[rows], beta[rows])
+            made[one], kept[slots] = step(S, q[one], k[one], v[one], g[one], beta[one])
         for piece in cut.longer:
             rows = slice(piece.first, piece.first + piece.length)
             S = kept[piece.slot] if piece.start else torch.zeros_like(kept[piece.slot])

@@ -83,7 +83,8 @@ def _look_up(table: Tensor, codes: Tensor) -> Tensor:
 
 def _grouped(packed: Tensor, scale: Tensor, group: int) -> Tensor:
     values = _look_up(_PAIRS, packed).flatten(-2)  # [.., a]
-    return (values.unflatten(-1, (-1, group)) * scale[..., None]).flatten(-2)
+    groups: Tensor = values.reshape(*scale.shape, group) * scale[..., None]
+    return groups.flatten(-2)
 
 
 def _nvfp4(packed: Tensor, scale: Tensor, second: Tensor) -> Tensor:

@@ -8,6 +8,10 @@ the key that heads share (64), d_k = 128 and d_v = 128 per head, hidden (7168).
     [k, v] = kv_b c                              [H, d_k], [H, d_v]; the key of a head is [k | r]
     out    = o_proj( softmax(q k^T / sqrt(d_k + r)) v * sigmoid(g_proj x) )
 
+The epsilon of the norms of q_a x and of c is config.json's rms_norm_eps (1e-5), as in vLLM, SGLang and the MLX port.
+Moonshot's own modelling file leaves those two at its norm class's default of 1e-6. The served model is what engines
+compute, so that is the choice here; `low_rank_epsilon` of `load_model` sets the other.
+
 `plain` makes k and v of all cached tokens and attends as written. `absorbed` moves kv_b to the query's side, so that it
 attends to the latents themselves: <q, W_k c> = <W_k^T q, c>, and sum_t p_t W_v c_t = W_v (sum_t p_t c_t).
 
@@ -17,6 +21,8 @@ the same keys whether they came in this pass or in an earlier one.
 
 from __future__ import annotations
 
+import sys
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -24,7 +30,7 @@ from torch import Tensor
 from k3stack.reference.batch import Memory, Piece
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut
-from k3stack.reference.model.functions import rms_norm
+from k3stack.reference.model.functions import rms_norm, sigmoid
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import MlaSpec
 
@@ -68,7 +74,7 @@ def plain(q: Tensor, latents: Tensor, W_k: Tensor, W_v: Tensor, start: int, scal
         start: position of the first query, L - n.
         scale: of the scores.
     """
-    c, r = latents.split([W_k.shape[2], latents.shape[1] - W_k.shape[2]], dim=1)
+    c, r = latents[:, : W_k.shape[2]], latents[:, W_k.shape[2] :]
     k = torch.einsum("lc,hdc->hld", c, W_k)
     k = torch.cat([k, r.expand(len(k), -1, -1)], dim=-1)
     v = torch.einsum("lc,hdc->hld", c, W_v)
@@ -111,8 +117,9 @@ class Mla:
     """One MLA layer; `place` is its number among the MLA layers, which is where its latents are in memory."""
 
     def __init__(self, spec: MlaSpec, section: Section, place: int, epsilon: float) -> None:
-        self.spec, self.place, self.epsilon = spec, place, epsilon
+        self.spec, self.place = spec, place
         self.arithmetic: Arithmetic = section.store.arithmetic
+        self.low_rank_epsilon = self.arithmetic.low_rank_epsilon or epsilon
         names = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "g_proj", "o_proj")
         self.matrices = {name: section.matrix(name) for name in names}
         self.q_a_norm, self.kv_a_norm = section.weight("q_a_layernorm"), section.weight("kv_a_layernorm")
@@ -122,13 +129,14 @@ class Mla:
     def __call__(self, x: Tensor, cut: Cut, memory: Memory) -> Tensor:
         """x [T, hidden] to [T, hidden]; the latents of these tokens are written to memory first."""
         spec, wide, layer = self.spec, self.arithmetic.wide, memory.latent[self.place]
-        low = rms_norm(self._project(x, "q_a_proj"), self.q_a_norm, self.epsilon, wide)
+        low = rms_norm(self._project(x, "q_a_proj"), self.q_a_norm, self.low_rank_epsilon, wide)
         q = self._project(low, "q_b_proj").view(len(x), spec.heads, -1)
-        c, r = self._project(x, "kv_a_proj_with_mqa").split([spec.kv_lora_rank, spec.qk_rope_head_dim], dim=1)
-        latents = torch.cat([rms_norm(c, self.kv_a_norm, self.epsilon, wide), r], dim=1)
+        c_r = self._project(x, "kv_a_proj_with_mqa")
+        c, r = c_r[:, : spec.kv_lora_rank], c_r[:, spec.kv_lora_rank :]
+        latents = torch.cat([rms_norm(c, self.kv_a_norm, self.low_rank_epsilon, wide), r], dim=1)
         write_latents(latents, cut.cells, layer)
         made = self._attend(q, cut, layer)
-        gate = torch.sigmoid(self._project(x, "g_proj").to(wide)).to(x.dtype)
+        gate = sigmoid(self._project(x, "g_proj").to(wide)).to(x.dtype)
         return self._project(made.flatten(1) * gate, "o_proj")
 
     def _project(self, x: Tensor, name: str) -> Tensor:
@@ -136,15 +144,27 @@ class Mla:
 
     def _attend(self, q: Tensor, cut: Cut, layer: Tensor) -> Tensor:
         """Attention of each sequence alone: q [T, H, d_k + r] to [T, H, d_v]."""
-        spec = self.spec
-        W = self.kv_b.dense().view(spec.heads, -1, spec.kv_lora_rank)
-        W_k, W_v = W.split([spec.qk_nope_head_dim, spec.v_head_dim], dim=1)
-        q_k, q_r = q.split([spec.qk_nope_head_dim, spec.qk_rope_head_dim], dim=2)
+        W = self.kv_b.dense().view(self.spec.heads, -1, self.spec.kv_lora_rank)
+        W_k, W_v = W[:, : self.spec.qk_nope_head_dim], W[:, self.spec.qk_nope_head_dim :]
+        plain_from = sys.maxsize if self.arithmetic.steady else PLAIN_FROM
+        short = [piece for piece in cut.pieces if piece.length < plain_from]
+        made = q.new_empty(*q.shape[:2], self.spec.v_head_dim)
+        if short:
+            made = self._absorbed(q, short, layer, W_k, W_v)
+        for piece in (piece for piece in cut.pieces if piece.length >= plain_from):
+            rows = slice(piece.first, piece.first + piece.length)
+            latents = read_latents(piece, layer, q.dtype)
+            made[rows] = plain(q[rows], latents, W_k, W_v, piece.start, self.scale)
+        return made
+
+    def _absorbed(self, q: Tensor, pieces: list[Piece], layer: Tensor, W_k: Tensor, W_v: Tensor) -> Tensor:
+        """Absorbed attention of some pieces; the rows of others are undefined."""
+        c, q_k, q_r = W_k.shape[2], q[..., : W_k.shape[1]], q[..., W_k.shape[1] :]
         moved = torch.cat([self.arithmetic.per_head(q_k, W_k), q_r], dim=2)  # W_k^T q: [T, H, c + r]
-        made = q.new_empty(len(q), spec.heads, spec.kv_lora_rank)
-        for piece in cut.pieces:
+        seen = q.new_zeros(*q.shape[:2], c)
+        for piece in pieces:
             rows = slice(piece.first, piece.first + piece.length)
             latents = read_latents(piece, layer, q.dtype)
             last = torch.arange(piece.start, piece.start + piece.length, device=q.device)
-            made[rows] = absorbed(moved[rows], latents, last, spec.kv_lora_rank, self.scale, self.arithmetic.wide)
-        return self.arithmetic.per_head(made, W_v.transpose(1, 2))  # W_v (sum p c): [T, H, d_v]
+            seen[rows] = absorbed(moved[rows], latents, last, c, self.scale, self.arithmetic.wide)
+        return self.arithmetic.per_head(seen, W_v.transpose(1, 2))  # W_v (sum p c): [T, H, d_v]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from k3stack.reference.model.arithmetic import Arithmetic
-from k3stack.reference.model.functions import rms_norm, situ
+from k3stack.reference.model.functions import rms_norm, sigmoid, situ
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import MoeSpec
 
@@ -62,7 +62,7 @@ def route(logits: Tensor, bias: Tensor, chosen: int, routing: Routing) -> tuple[
     Returns:
         Expert numbers int64 [T, k] and weights [T, k].
     """
-    scores = torch.sigmoid(logits)
+    scores = sigmoid(logits)
     experts = (scores + bias).topk(chosen, dim=-1).indices
     weights = scores.gather(1, experts)
     if routing.renormalize:

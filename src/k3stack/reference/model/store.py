@@ -36,6 +36,7 @@ class Store:
         arithmetic: the dtype that matrices get.
         device: where tensors go.
         keep_quantised: quantised matrices stay as they are stored and are decoded at every use.
+        optional: what may be there too.
 
     Raises:
         CheckpointError: a tensor is missing, twice there, not expected, or of another shape or dtype; names both
@@ -49,12 +50,14 @@ class Store:
         arithmetic: Arithmetic,
         device: str,
         keep_quantised: bool,
+        optional: Iterable[Family] = (),
     ) -> None:
         self.source = FolderSource(folder)
         self.arithmetic, self.device, self.keep_quantised = arithmetic, device, keep_quantised
         self.expected = {family.name: family for family in expected}
         self.headers = {shard: self._header(shard, size) for shard, size in self.source.shard_sizes().items()}
         self.shard_of = self._located()
+        self.expected |= {family.name: family for family in optional if family.name in self.shard_of}
         self.left = set(self.expected)
         self.modules: dict[str, list[Family]] = {}
         for family in self.expected.values():

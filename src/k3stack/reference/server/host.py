@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from k3stack import __version__
 from k3stack.errors import InputError
 from k3stack.guard.refused import RefusedError
 from k3stack.reference.constraint import Constraint, Grammars
+from k3stack.reference.server.eyes import Eyes, SeenImage
 from k3stack.reference.server.metrics import Metrics
-from k3stack.reference.server.pictures import LoadedImage, image_key, read_images
+from k3stack.reference.server.pictures import read_images
 from k3stack.reference.server.settings import ServerSettings
 from k3stack.reference.tokenizer import Tokenizer
 from k3stack.reference.worker import Worker
@@ -28,7 +26,7 @@ class Host:
     """What every endpoint needs.
 
     Attributes:
-        eyes: turns pixels [h, w, 3] of several images into vectors [tokens, hidden]; None: the model sees nothing.
+        eyes: what sees images; None: the model has no vision tower.
     """
 
     settings: ServerSettings
@@ -36,7 +34,7 @@ class Host:
     grammars: Grammars
     worker: Worker
     metrics: Metrics
-    eyes: Any | None = None
+    eyes: Eyes | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -66,7 +64,7 @@ class Host:
         except InputError as error:
             raise RefusedError(error.what, where=error.where or "schema") from None
 
-    async def images(self, messages: Sequence[Any]) -> list[LoadedImage]:
+    async def images(self, messages: Sequence[Any]) -> list[SeenImage]:
         """The images of a chat as vectors; fetched, decoded and embedded off the event loop.
 
         Raises:
@@ -79,12 +77,4 @@ class Host:
             return []
         if self.eyes is None:
             raise RefusedError("this model takes no images", where="messages")
-        return await asyncio.to_thread(self._embed, pixels)
-
-    def _embed(self, pixels: list[NDArray[np.uint8]]) -> list[LoadedImage]:
-        assert self.eyes is not None
-        found = []
-        for image, vectors in zip(pixels, self.eyes(pixels), strict=True):
-            height, width = image.shape[:2]
-            found.append(LoadedImage(width, height, vectors, image_key(image)))
-        return found
+        return await asyncio.to_thread(self.eyes.see, pixels)

@@ -1,47 +1,28 @@
-"""Images of a request: fetched, decoded, embedded."""
+"""Images of a request: fetched and decoded."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import io
 import ipaddress
 import socket
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from k3stack.guard.images import ImageLimits, image_urls
 from k3stack.guard.refused import RefusedError
 
-__all__ = ["LoadedImage", "decode_image", "fetch", "read_images"]
+__all__ = ["decode_image", "fetch", "read_images"]
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 _REDIRECTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedImage:
-    """An image as the model takes it.
-
-    Attributes:
-        width, height: of the picture as it came, pixels.
-        vectors: [tokens, hidden].
-        key: 62 bits of the digest of its pixels.
-    """
-
-    width: int
-    height: int
-    vectors: Tensor
-    key: int
 
 
 def read_images(messages: Sequence[Any], limits: ImageLimits, fetch_s: float | None) -> list[NDArray[np.uint8]]:
@@ -65,12 +46,6 @@ def read_images(messages: Sequence[Any], limits: ImageLimits, fetch_s: float | N
             data = fetch(url, limits, fetch_s, where)
         found.append(decode_image(data, limits, where))
     return found
-
-
-def image_key(pixels: NDArray[np.uint8]) -> int:
-    """62 bits that tell an image from others."""
-    digest = hashlib.blake2b(repr(pixels.shape).encode() + pixels.tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 2
 
 
 def decode_image(data: bytes, limits: ImageLimits, where: str) -> NDArray[np.uint8]:

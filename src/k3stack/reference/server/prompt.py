@@ -11,8 +11,8 @@ from k3stack.guard.refused import RefusedError
 from k3stack.guard.request import ChatRequest
 from k3stack.reference.grammar import answer_grammar
 from k3stack.reference.request import Picture
+from k3stack.reference.server.eyes import SeenImage
 from k3stack.reference.server.fields import ChatFields
-from k3stack.reference.server.pictures import LoadedImage
 from k3stack.reference.tokenizer import Tokenizer
 from k3stack.xtml import IMAGE_PLACEHOLDER, Segment, encode
 
@@ -28,7 +28,7 @@ class Prompt:
 
 
 def chat_prompt(
-    asked: ChatRequest, fields: ChatFields, tokenizer: Tokenizer, images: Sequence[LoadedImage] = ()
+    asked: ChatRequest, fields: ChatFields, tokenizer: Tokenizer, images: Sequence[SeenImage] = ()
 ) -> Prompt:
     """The prompt of a chat.
 
@@ -134,7 +134,7 @@ def _refuse_video(messages: Sequence[Any]) -> None:
                 raise RefusedError("video is not supported by the reference engine", where=where, hint=hint)
 
 
-def _tokens(segments: Sequence[Segment], tokenizer: Tokenizer, images: Sequence[LoadedImage]) -> Prompt:
+def _tokens(segments: Sequence[Segment], tokenizer: Tokenizer, images: Sequence[SeenImage]) -> Prompt:
     tokens: list[int] = []
     pictures: list[Picture] = []
     for segment in segments:
@@ -147,7 +147,7 @@ def _tokens(segments: Sequence[Segment], tokenizer: Tokenizer, images: Sequence[
     return Prompt(tuple(tokens), tuple(pictures))
 
 
-def _add_image(tokens: list[int], pictures: list[Picture], image: LoadedImage, tokenizer: Tokenizer) -> None:
+def _add_image(tokens: list[int], pictures: list[Picture], image: SeenImage, tokenizer: Tokenizer) -> None:
     """`<|media_begin|>image WxH<|media_content|>`, a pad for each vector, `<|media_end|>`."""
     special = tokenizer.special
     tokens.append(special["<|media_begin|>"])

@@ -12,17 +12,17 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import uvicorn
 
-from k3stack.checkpoint.tiny import is_random
+from k3stack.checkpoint.mark import is_random
 from k3stack.errors import ConfigError, UnavailableError, UsageError
 from k3stack.reference.constraint import Grammars
 from k3stack.reference.engine import Engine, EngineOptions
 from k3stack.reference.model import load_model
 from k3stack.reference.server.app import ReferenceApp
+from k3stack.reference.server.eyes import Eyes
 from k3stack.reference.server.host import Host
 from k3stack.reference.server.metrics import Metrics
 from k3stack.reference.server.settings import ServerSettings
@@ -76,7 +76,7 @@ def load_host(
     text = config.text_config
     tokenizer = Tokenizer.load(loading.folder, text.vocab_size)
     _set_threads(loading)
-    model: Any = load_model(
+    model = load_model(
         loading.folder,
         dtype=loading.dtype,
         keep_quantised=loading.keep_quantised,
@@ -91,9 +91,8 @@ def load_host(
     served = settings(chosen.context, is_random(loading.folder))
     worker = Worker(engine)
     worker.start()
-    return Host(
-        served, tokenizer, Grammars(tokenizer, end), worker, Metrics(engine, served.model), getattr(model, "see", None)
-    )
+    eyes = None if model.vision is None else Eyes(model)
+    return Host(served, tokenizer, Grammars(tokenizer, end), worker, Metrics(engine, served.model), eyes)
 
 
 def end_token(folder: Path) -> int:
