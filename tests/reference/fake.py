@@ -6,11 +6,14 @@ from the convolution window (the last tokens). So a wrong page, slot, snapshot, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from k3stack.reference.batch import Batch, Memory, Output, Piece, Trail, zeroed
+from k3stack.reference.model.draft import Anchor, Choose, Proposal, greedy
 
 VOCABULARY = 64
 PRIME = 65_521
@@ -36,7 +39,7 @@ class FakeModel:
         assert sum(piece.length for piece in batch.pieces) == len(batch.tokens)
         for piece in batch.pieces:
             self._piece(batch, piece, memory, hidden)
-        return Output(hidden, None)
+        return Output(hidden, hidden if capture else None)
 
     def logits(self, hidden: Tensor) -> Tensor:
         grid = (hidden + 1) * torch.arange(1, VOCABULARY + 1) * 12.9898
@@ -80,3 +83,36 @@ def answer(prompt: tuple[int, ...], count: int) -> list[int]:
         told = (state + 3 * window[-WINDOW] + 5 * window[-1] + weighted) % PRIME
         history.append(float(FakeModel().logits(torch.tensor([[told]], dtype=torch.float64)).argmax()))
     return [int(token) for token in history[len(prompt) :]]
+
+
+class FakeDraft:
+    """A draft that knows the target's answers, and is wrong as often as it is told to."""
+
+    block = 4
+    captures = (0,)
+
+    def __init__(self, answers: dict[tuple[int, ...], list[int]], wrong: float = 0.3) -> None:
+        self.answers = answers
+        self.wrong = wrong
+        self.random = np.random.default_rng(0)
+
+    def remember(self, captured: Tensor, pieces: Sequence[Piece], memory: Memory) -> None:
+        """It knows already."""
+
+    def propose(self, anchors: Sequence[Anchor], memory: Memory, choose: Choose = greedy) -> list[Proposal]:
+        made = []
+        peaks = torch.zeros(self.block, len(anchors), VOCABULARY)
+        for number, anchor in enumerate(anchors):
+            history = [int(t) for t in memory.latent[0, anchor.pages].flatten()[: anchor.length]] + [anchor.token]
+            for prompt, said in self.answers.items():
+                whole = [*prompt, *said]
+                if whole[: len(history)] == history:
+                    ahead = whole[len(history) : len(history) + self.block]
+                    for place, token in enumerate(ahead):
+                        right = self.random.random() >= self.wrong
+                        peaks[place, number, token if right else (token + 1) % VOCABULARY] = 5
+        drawn = [choose(peaks[place], place) for place in range(self.block)]
+        for number in range(len(anchors)):
+            tokens = torch.stack([tokens[number] for tokens, _ in drawn])
+            made.append(Proposal(tokens, torch.stack([p[number] for _, p in drawn]), None))
+        return made

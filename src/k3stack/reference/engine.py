@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Images, Memory, Output, Piece
 from k3stack.reference.cache import Cache
 from k3stack.reference.constraint import Constraint
+from k3stack.reference.drafting import Drafting
+from k3stack.reference.model.draft import Drafter
 from k3stack.reference.request import Finish, Request, Token, Update
 from k3stack.reference.sampling import Chance, adjust, distribution, pick, report
 from k3stack.reference.scheduler import Scheduler, Work
@@ -115,11 +117,11 @@ class Engine:
         model: K3, or whatever keeps to the border of `k3stack.reference.batch`.
         options: sizes.
         end_tokens: tokens that end an answer.
-        drafter: proposes tokens; None: one token for each pass.
+        drafter: proposes tokens, as K3's `draft`; None: one token for each pass.
     """
 
     def __init__(
-        self, model: Model, options: EngineOptions, end_tokens: Iterable[int] = (), drafter: Any | None = None
+        self, model: Model, options: EngineOptions, end_tokens: Iterable[int] = (), drafter: Drafter | None = None
     ) -> None:
         self.model = model
         self.options = options
@@ -130,7 +132,9 @@ class Engine:
         self.cache = Cache(memory, options.snapshot_bytes)
         self.scheduler = Scheduler(self.cache, options.chunk_tokens, options.snapshot_every)
         self.counters = Counters()
-        self.drafter = drafter
+        self._drafting: Drafting | None = None
+        if drafter is not None and options.draft_tokens > 0:
+            self._drafting = Drafting(drafter, options.draft_tokens, options.context)
         self._by_id: dict[str, Sequence] = {}
 
     @property
@@ -173,7 +177,10 @@ class Engine:
         works = self.scheduler.plan(self._propose())
         if not works:
             return []
-        output = self.model.forward(self._batch(works), self.cache.memory, capture=self.drafter is not None)
+        batch, memory = self._batch(works), self.cache.memory
+        output = self.model.forward(batch, memory, capture=self._drafting is not None)
+        if self._drafting is not None:
+            self._drafting.remember(output, batch.pieces, memory)
         updates = self._read(works, output)
         counters = self.counters
         counters.passes += 1
@@ -193,7 +200,9 @@ class Engine:
         return answers
 
     def _propose(self) -> dict[Sequence, Proposal]:
-        return {}
+        if self._drafting is None:
+            return {}
+        return self._drafting.propose(self.scheduler.answering, self.cache.memory)
 
     def _batch(self, works: list[Work]) -> Batch:
         tokens: list[int] = []

@@ -59,6 +59,11 @@ class Scheduler:
         yield from self.running
         yield from self.waiting
 
+    @property
+    def answering(self) -> list[Sequence]:
+        """Those that run and whose newest token alone is not computed."""
+        return [each for each in self.running if _answers(each)]
+
     def add(self, sequence: Sequence) -> None:
         """A new request: it waits."""
         self.waiting.append(sequence)
@@ -158,7 +163,6 @@ class Scheduler:
         self.running.remove(sequence)
         self.cache.release(sequence.lease)
         sequence.lease = None
-        sequence.hints = None
         self.waiting.appendleft(sequence)
 
     def _next_waiting(self) -> Sequence | None:

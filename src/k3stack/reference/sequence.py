@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from k3stack.reference.cache import Lease
 from k3stack.reference.request import Request, Token
@@ -29,9 +29,6 @@ class Sequence:
         said: how often each token is in the answer.
         cached: prompt tokens that the prefix cache gave at first admission; None before that.
         prompt_tokens: log-probabilities of the prompt, as far as it is computed.
-        proposal: drafted tokens for its next pass.
-        hints: whatever the draft keeps for this sequence between passes.
-        news: told to the client with the next update.
     """
 
     request: Request
@@ -43,7 +40,6 @@ class Sequence:
     seed: int = 0
     cached: int | None = None
     prompt_tokens: list[Token] = field(default_factory=list)
-    hints: Any = None
 
     def __post_init__(self) -> None:
         request = self.request

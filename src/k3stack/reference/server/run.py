@@ -87,7 +87,7 @@ def load_host(
     end = end_token(loading.folder)
     if not 0 <= end < tokenizer.size:
         raise ConfigError(f"the end token {end} is not in the vocabulary", where=loading.folder / "config.json")
-    engine = Engine(model, chosen, [end])
+    engine = Engine(model, chosen, [end], model.draft)
     served = settings(chosen.context, is_random(loading.folder))
     worker = Worker(engine)
     worker.start()
