@@ -1,4 +1,4 @@
-"""Tiny checkpoints and the models read from them, made once a session. One thread: several fight over a busy machine."""
+"""Tiny checkpoints and models, made once a session; one thread, since several fight over a busy machine."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,9 @@ from k3stack.checkpoint.tiny_draft import write_tiny_draft
 from k3stack.reference.model import K3, load_model
 from k3stack.spec import Scheme
 
-SHAPE = TinyShape(heads=2, hidden=256, experts=8, experts_per_token=2, expert_width=128, dense_width=256, q_lora_rank=64)
+SHAPE = TinyShape(
+    heads=2, hidden=256, experts=8, experts_per_token=2, expert_width=128, dense_width=256, q_lora_rank=64
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

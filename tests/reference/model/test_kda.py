@@ -28,9 +28,7 @@ shapes = st.tuples(st.integers(1, 40), st.integers(1, 3), st.sampled_from([1, 4,
 
 @settings(max_examples=30)
 @given(seeds, dtypes, shapes, st.sampled_from([1, 3, 16, 64]))
-def test_chunks_are_the_recurrence(
-    seed: int, dtype: torch.dtype, shape: tuple[int, int, int, int], chunk: int
-) -> None:
+def test_chunks_are_the_recurrence(seed: int, dtype: torch.dtype, shape: tuple[int, int, int, int], chunk: int) -> None:
     given_case = case(seed, dtype, *shape)
     expected, found = recurrent(*given_case), chunked(*given_case, chunk=chunk)
     for one, other in zip(found, expected, strict=True):
@@ -92,7 +90,7 @@ def test_a_state_carries_over_a_cut(seed: int, dtype: torch.dtype, lengths: list
 def test_the_states_after_each_token_are_kept_where_asked() -> None:
     S, *tokens = case(3, torch.float64, 6, 2, 4, 4)
     states: list[Tensor] = []
-    recurrent(S, *tokens, states)
+    recurrent(S, *tokens, states=states)
     for t, state in enumerate(states):
         assert torch.equal(state, recurrent(S, *(x[: t + 1] for x in tokens))[1])
 
@@ -118,6 +116,6 @@ def test_even_the_fastest_decay_stays_finite(bound: float) -> None:
     """All rows at the bound over many chunks: exponents must never turn positive, and underflow is zero."""
     S, q, k, v, g, beta = case(1, torch.float32, 200, 1, 8, 8)
     g = torch.full_like(g, bound)
-    for one, other in zip(chunked(S, q, k, v, g, beta, 64), recurrent(S, q, k, v, g, beta), strict=True):
+    for one, other in zip(chunked(S, q, k, v, g, beta, chunk=64), recurrent(S, q, k, v, g, beta), strict=True):
         assert torch.isfinite(one).all()
         assert_close(one, other, torch.float32)

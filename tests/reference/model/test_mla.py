@@ -30,9 +30,7 @@ sizes = st.tuples(st.integers(1, 6), st.integers(0, 40), st.integers(1, 3), st.s
 
 @settings(max_examples=30)
 @given(seeds, dtypes, sizes)
-def test_absorbed_plain_and_the_equations_agree(
-    seed: int, dtype: torch.dtype, size: tuple[int, int, int, int]
-) -> None:
+def test_absorbed_plain_and_the_equations_agree(seed: int, dtype: torch.dtype, size: tuple[int, int, int, int]) -> None:
     n, start, H, c = size
     numbers = Numbers(seed, dtype)
     r, d = 4, 6

@@ -88,13 +88,13 @@ def greedy(logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
     return tokens, F.one_hot(tokens, logits.shape[-1]).to(logits.dtype)
 
 
-def inverse_frequencies(yarn: Yarn, width: int) -> Tensor:
-    """Radians per position of each pair, float32 [r / 2].
+def inverse_frequencies(yarn: Yarn, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Radians per position of each pair [r / 2].
 
     YaRN: pairs that turn more than beta_fast times within the original length stay, those that turn less than
     beta_slow times are slowed down by `factor`, and those between are mixed.
     """
-    own = 1.0 / yarn.theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+    own = 1.0 / yarn.theta ** (torch.arange(0, width, 2, dtype=dtype) / width)
     if yarn.factor <= 1:
         return own
 
@@ -103,7 +103,7 @@ def inverse_frequencies(yarn: Yarn, width: int) -> Tensor:
 
     low = max(math.floor(pair_that_turns(yarn.beta_fast)), 0)
     high = min(math.ceil(pair_that_turns(yarn.beta_slow)), width - 1)
-    ramp = ((torch.arange(width // 2, dtype=torch.float32) - low) / max(high - low, 0.001)).clamp(0, 1)
+    ramp = ((torch.arange(width // 2, dtype=dtype) - low) / max(high - low, 0.001)).clamp(0, 1)
     return own / yarn.factor * ramp + own * (1 - ramp)
 
 
@@ -183,7 +183,7 @@ class Draft:
             head_of = root.section("confidence_head")
             self.confidence = (head_of.tensor("proj.weight")[0], head_of.tensor("proj.bias"))
         width, yarn = spec.attention.qk_rope_head_dim, spec.yarn
-        self.frequencies = inverse_frequencies(yarn, width).to(embedding.device)
+        self.frequencies = inverse_frequencies(yarn, width, self.arithmetic.wide).to(embedding.device)
         self.stretch = magnitude(yarn.factor, yarn.mscale) / magnitude(yarn.factor, yarn.mscale_all_dim)
         for name, own in (("embed_tokens", embedding), ("lm_head", head)):
             if f"{name}.weight" in store.left and not torch.equal(root.weight(name), own):

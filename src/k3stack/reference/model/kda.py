@@ -54,7 +54,7 @@ def step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) ->
 
 
 def recurrent(
-    S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, states: list[Tensor] | None = None
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, states: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """n tokens of one sequence, one after another.
 
@@ -81,7 +81,7 @@ def recurrent(
 
 
 def chunked(
-    S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, chunk: int = 16
+    S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, chunk: int = 16
 ) -> tuple[Tensor, Tensor]:
     """The same as `recurrent`, C tokens at a time; equal but for rounding.
 
@@ -205,7 +205,7 @@ class Kda:
     ) -> tuple[Tensor, Tensor]:
         if piece.trail:
             states: list[Tensor] = []
-            made = recurrent(S, q, k, v, g, beta, states)
+            made = recurrent(S, q, k, v, g, beta, states=states)
             trail: Trail = memory.trails[piece.slot]
             trail.recurrent[self.place] = torch.stack(states)
             return made

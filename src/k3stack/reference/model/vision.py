@@ -113,11 +113,14 @@ def patches(pixels: Tensor, spec: VisionSpec) -> Patches:
     return Patches(cut.reshape(rows * columns, 3, patch, patch), rows, columns)
 
 
-def rotations(rows: int, columns: int, width: int, device: torch.device) -> Tensor:
-    """The angles of the 2D rotation, float32 [R C, e / 2]: even pairs turn with the column, odd ones with the row."""
-    frequency = ROPE_BASE ** (-torch.arange(0, width, 4, device=device, dtype=torch.float32) / width)  # [e / 4]
-    row = torch.arange(rows, device=device).repeat_interleave(columns)
-    column = torch.arange(columns, device=device).repeat(rows)
+def rotations(rows: int, columns: int, width: int, like: Tensor) -> Tensor:
+    """The angles of the 2D rotation [R C, e / 2]: even pairs turn with the column, odd ones with the row.
+
+    Their dtype and device are those of `like`.
+    """
+    frequency = ROPE_BASE ** (-torch.arange(0, width, 4, device=like.device, dtype=like.dtype) / width)  # [e / 4]
+    row = torch.arange(rows, device=like.device).repeat_interleave(columns)
+    column = torch.arange(columns, device=like.device).repeat(rows)
     return torch.stack([column[:, None] * frequency, row[:, None] * frequency], dim=-1).flatten(1)
 
 
@@ -168,7 +171,9 @@ class Vision:
         wide = self.arithmetic.wide
         values = image.values.to(self.patch.device, self.patch.dtype)
         x = F.linear(values.flatten(1), self.patch) + self.positions(image.rows, image.columns)
-        angles = rotations(image.rows, image.columns, self.spec.qkv_width // self.spec.heads, x.device)
+        angles = rotations(
+            image.rows, image.columns, self.spec.qkv_width // self.spec.heads, x.new_empty(0, dtype=wide)
+        )
         for block in self.blocks:
             x = block(x, angles)
         x = rms_norm(x, self.norm, NORM_EPSILON, wide)
