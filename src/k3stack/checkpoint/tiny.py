@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.header import Entry
+from k3stack.checkpoint.mark import mark_random
+from k3stack.checkpoint.vocabulary import write_byte_vocabulary
 from k3stack.checkpoint.write import new_folder, require_new, write_index, write_json, write_shard
 from k3stack.errors import UsageError
 from k3stack.formats import bf16, e4m3, fp8_block, mxfp4, nvfp4
@@ -133,7 +135,7 @@ def write_tiny(
     shape: TinyShape | None = None,
     report: Callable[[int, int | None, str], None] = lambda *_: None,
 ) -> TinyReport:
-    """Write a tiny checkpoint: shards, index, config.json and what the scheme needs besides.
+    """Write a tiny checkpoint: shards, index, config.json, tokenizer, a mark, and what the scheme needs besides.
 
     The folder appears complete or not at all.
 
@@ -159,6 +161,8 @@ def write_tiny(
         write_json(building / "config.json", config)
         if scheme is Scheme.NVFP4_MIXED:
             write_json(building / "hf_quant_config.json", hf_quant_config(spec))
+        write_byte_vocabulary(building, (shape or TinyShape()).context)
+        mark_random(building, seed)
     return TinyReport(str(folder), scheme, seed, len(weight_map), len(by_shard), payload_bytes)
 
 
