@@ -84,6 +84,11 @@ class Endpoint:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
+    def forget(self, keep: int) -> None:
+        """Drop all but the latest answers from `seen`: a soak makes more than memory should hold."""
+        if len(self.seen) > 2 * keep:
+            del self.seen[:-keep]
+
     async def get(self, path: str, silence_s: float = 15.0) -> Reply:
         """GET a path, whatever the status."""
         return await self._send("GET", path, None, min(silence_s, self.target.silence_s))

@@ -17,7 +17,8 @@ __all__ = ["Check", "Verdict", "all_checks", "check", "choose", "failed", "not_a
 
 # The order of the report, and in which the checks run: those that need little first, those that look back last.
 _FAMILIES = (
-    "basic",
+    "basic", "streaming", "thinking", "tools", "calls", "schemas", "structured", "images", "recall", "concurrency",
+    "caching", "limits", "chances", "cancelling", "robustness", "hindsight", "speed", "soak",
 )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def all_checks() -> tuple[Check, ...]:
     """Every check, in the order in which they run."""
     for family in _FAMILIES:
         import_module(f"k3stack.verify.checks.{family}")
-    return tuple(_checks.values())
+    return tuple(sorted(_checks.values(), key=lambda one: _FAMILIES.index(one.judge.__module__.rsplit(".", 1)[1])))
 
 
 def choose(level: Level, only: Iterable[str]) -> tuple[Check, ...]:

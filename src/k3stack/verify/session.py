@@ -125,6 +125,18 @@ class Session:
 
         return list(await asyncio.gather(*(one(body) for body in bodies)))
 
+    async def leave(self, bodies: Iterable[dict[str, Any]], after: int) -> int:
+        """Begin these requests, and close each connection once so many pieces have come; how many came that far."""
+
+        async def one(body: dict[str, Any]) -> bool:
+            try:
+                await self.endpoint.stream(body, leave_after=after)
+            except (Refused, Lost):
+                return False
+            return True
+
+        return sum(await asyncio.gather(*(one(body) for body in bodies)))
+
     def code(self) -> str:
         """A word that nobody can guess and no tokenizer merges: letters that cannot be misread, and digits."""
         letters = "".join(self.dice.choices("ABCDEFGHKLMNPQRTUVWXY", k=3))
