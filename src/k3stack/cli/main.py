@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import check, compare, convert, doctor, engines, guard, hardware, inspect, patches, plan, recipe, tiny
+from k3stack.cli import (
+    check,
+    compare,
+    convert,
+    doctor,
+    engines,
+    guard,
+    hardware,
+    inspect,
+    parity,
+    patches,
+    plan,
+    recipe,
+    serve,
+    tiny,
+)
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -54,6 +69,8 @@ app.add_typer(patches.app, name="patches")
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
 app.command("check")(check.check)
+app.command("serve")(serve.serve)
+app.command("parity")(parity.parity)
 
 
 def main() -> None:
