@@ -10,6 +10,7 @@ import typer
 
 from k3stack import __version__
 from k3stack.cli import (
+    check,
     compare,
     convert,
     doctor,
@@ -67,6 +68,7 @@ app.command("tiny")(tiny.tiny)
 app.add_typer(patches.app, name="patches")
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
+app.command("check")(check.check)
 app.command("serve")(serve.serve)
 app.command("parity")(parity.parity)
 
