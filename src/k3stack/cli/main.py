@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import compare, convert, doctor, engines, guard, hardware, inspect, patches, plan, recipe, tiny
+from k3stack.cli import (
+    compare,
+    convert,
+    doctor,
+    engines,
+    guard,
+    hardware,
+    inspect,
+    patches,
+    plan,
+    preflight,
+    recipe,
+    tiny,
+)
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -53,6 +66,7 @@ app.command("tiny")(tiny.tiny)
 app.add_typer(patches.app, name="patches")
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
+app.command("preflight")(preflight.preflight)
 
 
 def main() -> None:
