@@ -10,9 +10,11 @@ import typer
 
 from k3stack import __version__
 from k3stack.cli import (
+    check,
     compare,
     convert,
     doctor,
+    down,
     engines,
     guard,
     hardware,
@@ -21,7 +23,9 @@ from k3stack.cli import (
     plan,
     preflight,
     recipe,
+    status,
     tiny,
+    up,
 )
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
@@ -67,6 +71,10 @@ app.add_typer(patches.app, name="patches")
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
 app.command("preflight")(preflight.preflight)
+app.command("up", context_settings={"allow_extra_args": True})(up.up)
+app.command("status")(status.status)
+app.command("down")(down.down)
+app.command("check")(check.check)
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 A pid alone is no name: it may belong to another process by now; a pid with its start time is one. A run's processes are
 told by a mark in their environment, by their session (an engine that sets its own title overwrites the environment that
-the kernel shows), and by being below one of those. Linux only, as the engines are. Standard library only: the supervisor
-imports this.
+the kernel shows), and by being below one of those. Linux only, as the engines are. Standard library only: the
+supervisor imports this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ __all__ = [
     "children_of",
     "identity_of",
     "kill_all",
-    "marked",
     "states_of",
 ]
 

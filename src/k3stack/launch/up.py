@@ -38,6 +38,7 @@ class Options:
     Attributes:
         name: under which the state knows the endpoint.
         level: of the checks: quick, full, soak; None checks nothing.
+        weights: trained or random; None lets the endpoint say.
         skip_preflight: go on although preflight fails.
         keep_failed: leave the endpoint running when a check fails.
     """
@@ -45,6 +46,7 @@ class Options:
     name: str = NAME
     docker: bool = False
     level: str | None = "quick"
+    weights: str | None = None
     skip_preflight: bool = False
     keep_failed: bool = True
     patience: Patience = field(default_factory=Patience)
@@ -276,19 +278,17 @@ def _start(
         if not followed.ready:
             return Up("start", _why(followed), **about)
         _remember(store, run, launched, False)
-        steps.line(
-            f"ready after {followed.seconds:.1f} s at {start.url}, first token in {followed.first_token_s:.2f} s"
-        )
-        verified = verify(start.url, followed.model, options.level, folder, chosen.engine == "reference", steps)
+        first = followed.first_token_s or 0.0
+        steps.line(f"ready after {followed.seconds:.1f} s at {start.url}, first token in {first:.2f} s")
+        verified = verify(start.url, followed.model, options, folder, steps)
         good = verified is None or verified.passed
         if good or options.keep_failed:
             _remember(store, run, launched, True, verified.page if verified else None)
             launched.release()
             handed_over = True
         answer = "running" if verified is None else "verified" if verified.passed else "checks"
-        reason = (
-            "" if good or verified is None else f"{len(verified.failed)} checks failed: {', '.join(verified.failed)}"
-        )
+        failed = verified.failed if verified else ()
+        reason = "" if good else f"{len(failed)} checks failed: {', '.join(failed)}"
         return Up(answer, reason, verified=verified, url=start.url if handed_over else None, **about)
     finally:
         if not handed_over:

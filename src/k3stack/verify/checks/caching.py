@@ -1,0 +1,119 @@
+"""The prefix cache: never stale, and worth something."""
+
+from __future__ import annotations
+
+from k3stack.verify.answer import Answer
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
+from k3stack.verify.report import Figure, Level, Plot, Series
+from k3stack.verify.session import Session
+from k3stack.verify.statistics import median
+from k3stack.verify.texts import document
+
+_RECORDS = 120  # about 2,400 tokens: more than a block of any K3 deployment (768 or 1,536)
+_UNTRAINED_RECORDS = 30
+
+
+@check(
+    "prefix-fresh",
+    Level.QUICK,
+    "No stale prefix",
+    proves="When one line of a long prompt changes, the answer follows the new prompt, though all before it is cached.",
+    failure_means="A cache that is matched too generously, or restored by half: MLA pages without the KDA state give "
+    "fluent answers to another prompt. Also response caches in gateways.",
+    limit_s=300,
+)
+async def prefix_fresh(session: Session) -> Verdict:
+    """Ask, change a code in the middle, ask again, change it back, ask about another; twice."""
+    if session.untrained:
+        return await _untrained_fresh(session)
+    for depth in (0.5, 0.97):
+        register = document(session.dice, _RECORDS)
+        name, old = register.at(depth)
+        other, other_code = register.at(0.2)
+        new = session.code()
+        steps = (
+            ("first", register.ask(name), old),
+            ("again", register.ask(name), old),
+            (f"one code changed at {depth:.0%}", register.changed(name, new).ask(name), new),
+            ("changed back", register.ask(name), old),
+            ("another question", register.ask(other), other_code),
+        )
+        for what, prompt, code in steps:
+            answer = await session.ask(prompt, tokens=48)
+            if code not in answer.content:
+                stale = [known for known in (old, new, other_code) if known != code and known in answer.content]
+                why = f"it answers {stale[0]}, from an earlier prompt" if stale else f"it says {answer.content[:60]!r}"
+                return failed(f"{what}: {why} instead of {code}", answer.exchange())
+    return passed("ten answers follow their own prompts", answer.exchange())
+
+
+async def _untrained_fresh(session: Session) -> Verdict:
+    """A hit must give what the miss gave, and a changed prompt must change the chances of the tokens."""
+    if not session.dialect.greedy:
+        return not_applicable("answers do not repeat: temperature 0 is refused")
+    register = document(session.dice, _UNTRAINED_RECORDS)
+    name, _ = register.at(0.5)
+    chances = {"logprobs": True, "top_logprobs": 5}
+    prompts = (register.ask(name), register.changed(name, session.code()).ask(name))
+    misses = [await session.ask(prompt, tokens=16, **chances) for prompt in prompts]
+    hits = [await session.ask(prompt, tokens=16, **chances) for prompt in prompts]
+    for miss, hit in zip(misses, hits, strict=True):
+        if miss.meaning != hit.meaning:
+            return failed(
+                "the same prompt answers differently once its prefix is cached", hit.exchange(), miss.exchange()
+            )
+    if _fingerprint(misses[0]) == _fingerprint(misses[1]):
+        if not misses[0].chances:
+            return not_applicable("both answers are alike and the endpoint gives no logprobs to tell them apart")
+        return failed("a prompt that differs by one code has the same chances to four digits", misses[1].exchange())
+    return passed("hits answer as misses did, and a changed prompt changes the chances", hits[0].exchange())
+
+
+def _fingerprint(answer: Answer) -> tuple[object, ...]:
+    return (answer.meaning, tuple(round(chance.logprob, 4) for chance in answer.chances))
+
+
+@check(
+    "prefix-cache",
+    Level.FULL,
+    "Effect of the prefix cache",
+    proves="A long prompt that was seen before starts to answer sooner, and usage says how much of it was cached.",
+    failure_means="Prefix caching is off, or on without effect (hybrid models need it twice: pages and states), or a "
+    "router sends the second request to another replica. Agents pay for every turn in full.",
+    limit_s=600,
+)
+async def prefix_cache(session: Session) -> Verdict:
+    """Five documents, each asked about twice. The first is not counted: engines compile for a new length."""
+    cold, warm, cached, prompts = [], [], [], []
+    for number in range(6):
+        register = document(session.dice, _UNTRAINED_RECORDS * 2 if session.untrained else _RECORDS * 2)
+        bodies = [session.body(register.ask(register.at(depth)[0]), tokens=8, max_tokens=8) for depth in (0.3, 0.6)]
+        first, second = [await session.endpoint.stream(body) for body in bodies]
+        if number:
+            cold.append(first.first_s)
+            warm.append(second.first_s)
+            prompts.append(second.usage.prompt if second.usage else 0)
+            cached.append(second.usage.cached if second.usage else None)
+    speedup = median(cold) / max(median(warm), 1e-9)
+    said = [count for count in cached if count is not None]
+    figures = [
+        Figure("time to first token, new prompt", 1000 * median(cold), "ms"),
+        Figure("time to first token, seen before", 1000 * median(warm), "ms"),
+        Figure("times faster", speedup, "x"),
+        Figure("prompt", median(prompts), "tokens"),
+    ]
+    if said:
+        figures.append(Figure("of it cached, by usage", median(said), "tokens"))
+    bars = tuple(
+        Series(name, tuple((float(n), 1000 * value) for n, value in enumerate(values)))
+        for name, values in (("new", cold), ("seen before", warm))
+    )
+    labels = tuple(f"document {n + 1}" for n in range(len(cold)))
+    plot = Plot("Time to first token, new and seen before", "bars", "", "ms", bars, labels)
+    if said and median(said) > 0:
+        what = f"{median(said):,.0f} of {median(prompts):,.0f} tokens cached, first token {speedup:.1f} times sooner"
+        return passed(what, second.exchange(), figures=figures, plots=[plot])
+    if speedup > 1.5:
+        return passed(f"first token {speedup:.1f} times sooner", second.exchange(), figures=figures, plots=[plot])
+    what = "no cached tokens" if said else "usage does not say what was cached"
+    return warned(f"{what}, and the first token is {speedup:.1f} times sooner", figures=figures, plots=[plot])

@@ -1,0 +1,80 @@
+"""Clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from k3stack.verify.answer import Answer
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.report import Exchange, Figure, Level
+from k3stack.verify.session import Session
+from k3stack.verify.statistics import median
+
+_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
+_LEAVING = 8
+_PATIENCE_S = 10.0
+_ENDLESS = "Write the numbers from 1 to 20000 separated by spaces, one after another, without leaving any out."
+
+
+@check(
+    "cancel",
+    Level.FULL,
+    "A client that leaves frees its place",
+    proves="When clients close their connections, the engine stops generating for them within seconds.",
+    failure_means="A proxy that reads on to the end, or a server that does not notice. Every impatient user then takes "
+    "capacity until max_tokens.",
+    limit_s=300,
+)
+async def cancel(session: Session) -> Verdict:
+    """Eight long answers, left after their third piece; /metrics says what still runs, else latency does."""
+    tokens, seconds = await _long_enough(session)
+    if seconds < _PATIENCE_S / 2:
+        return not_applicable(f"the longest answer that it takes would end in {seconds:.1f} s by itself")
+    before = await session.gauge(*_RUNNING)
+    latency = await _latency(session)
+    bodies = [session.brief(_ENDLESS, max_tokens=tokens) for _ in range(_LEAVING)]
+    begun = await session.leave(bodies, after=3)
+    if begun < _LEAVING:
+        return failed(f"only {begun} of {_LEAVING} long answers began", Exchange(_ENDLESS, ""))
+    if before is None:
+        return await _by_latency(session, latency)
+    left = time.perf_counter()
+    running = await session.gauge(*_RUNNING)
+    while running is not None and running > before and time.perf_counter() - left < _PATIENCE_S:
+        await asyncio.sleep(0.1)
+        running = await session.gauge(*_RUNNING)
+    freed = time.perf_counter() - left
+    figures = [Figure("until their places were free", freed, "s"), Figure("running before", before, "requests")]
+    evidence = Exchange(f"{_LEAVING} streams of up to {tokens} tokens, left after 3 pieces", f"running: {running}")
+    if running is None or running > before:
+        what = f"{_PATIENCE_S:.0f} s after {_LEAVING} clients left, {running:.0f} requests still run"
+        return failed(what, evidence, figures=figures)
+    return passed(f"all {_LEAVING} places are free after {freed:.1f} s, by /metrics", evidence, figures=figures)
+
+
+async def _long_enough(session: Session) -> tuple[int, float]:
+    """(max_tokens, seconds it would take): an answer that outlasts our patience twice, if the context allows."""
+    sample = await session.endpoint.stream(session.brief(_ENDLESS, max_tokens=48))
+    made = sample.usage.completion if sample.usage else len(sample.gaps_s) + 1
+    rate = max(made, 1) / max(sample.seconds, 1e-3)
+    most = (session.knowledge.limit or 100_000) - 256
+    tokens = int(max(min(rate * 2 * _PATIENCE_S, most), 64))
+    return tokens, tokens / rate
+
+
+async def _latency(session: Session) -> float:
+    """Median seconds of three short answers, one after another."""
+    answers: list[Answer] = [await session.endpoint.chat(session.brief("Say ok.", max_tokens=4)) for _ in range(3)]
+    return median([answer.seconds for answer in answers])
+
+
+async def _by_latency(session: Session, before: float) -> Verdict:
+    await asyncio.sleep(1.0)
+    after = await _latency(session)
+    figures = [Figure("short answer before", before, "s"), Figure("short answer after", after, "s")]
+    if after > 3 * before + 1:
+        return failed(
+            f"short answers take {after:.1f} s after the clients left, {before:.1f} s before", figures=figures
+        )
+    return passed("short answers are as fast as before, by latency: there is no /metrics to ask", figures=figures)

@@ -1,0 +1,120 @@
+"""Distinct needles under concurrency: the check that finds silent corruption.
+
+Each request has a document of its own and must find its own code. State that leaks from one request to another, slots
+that are recycled dirty, transfers that are not awaited: single requests never show them, these do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from k3stack.verify.answer import Answer
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.report import Exchange, Figure, Level
+from k3stack.verify.session import Session
+from k3stack.verify.statistics import ratio
+from k3stack.verify.texts import document
+
+_RECORDS = 40
+_UNTRAINED_TOKENS = 24
+_PROVES = "Requests that run at the same time do not see each other: each finds the code of its own document."
+_MEANS = (
+    "State of one request in another: recycled KDA slots that are not zeroed, a half-transferred cache between prefill "
+    "and decode, CUDA graphs at some batch size. Single requests pass; do not serve anyone with this."
+)
+
+
+@check("needles-8", Level.QUICK, "Distinct needles, 8 at once", proves=_PROVES, failure_means=_MEANS, limit_s=300)
+async def needles_8(session: Session) -> Verdict:
+    """Eight documents at once."""
+    return await _needles(session, at_once=8, waves=1)
+
+
+@check("needles-32", Level.FULL, "Distinct needles, 32 at once", proves=_PROVES, failure_means=_MEANS, limit_s=900)
+async def needles_32(session: Session) -> Verdict:
+    """Two waves of 32, with requests that are left half way in between, so that slots are used again."""
+    return await _needles(session, at_once=32, waves=2)
+
+
+async def _needles(session: Session, at_once: int, waves: int) -> Verdict:
+    judge = _untrained_wave if session.untrained else _trained_wave
+    if session.untrained and not session.dialect.greedy:
+        return not_applicable("random weights recall nothing, and answers do not repeat: temperature 0 is refused")
+    right, faults, figures = 0, [], []
+    for wave in range(waves):
+        if wave:
+            await _leave_some(session, at_once // 2)
+        good, bad, more = await judge(session, at_once, streamed=wave % 2 == 1)
+        right += good
+        faults += bad
+        figures = more
+    total = at_once * waves
+    figures = [Figure("right answers", 100 * ratio(right, total), "%"), *figures]
+    if faults:
+        return failed(f"{total - right} of {total} wrong; first: {faults[0].note}", *faults[:4], figures=figures)
+    what = "equal to their answers alone" if session.untrained else "with their own code"
+    return passed(f"{total} of {total} answers {what}, {at_once} at once", figures=figures)
+
+
+async def _trained_wave(session: Session, at_once: int, streamed: bool) -> tuple[int, list[Exchange], list[Figure]]:
+    """Judged by recall. Equality with the answer alone is a figure: batching may change a BF16 model's wording."""
+    registers = [document(session.dice, _RECORDS) for _ in range(at_once)]
+    wanted = [register.at(session.dice.random()) for register in registers]
+    bodies = [session.body(one.ask(name), tokens=48) for one, (name, _) in zip(registers, wanted, strict=True)]
+    outcomes = await session.together(bodies, streamed)
+    faults = []
+    for number, (outcome, (_, code)) in enumerate(zip(outcomes, wanted, strict=True)):
+        others = {other: owner for owner, register in enumerate(registers) for _, other in register.records}
+        if fault := _recall_fault(outcome, code, number, others):
+            faults.append(_exchange(outcome, f"request {number}: {fault}"))
+    alone = [await session.endpoint.chat(body) for body in bodies[:4]]
+    same = sum(isinstance(o, Answer) and o.content == a.content for o, a in zip(outcomes, alone, strict=False))
+    figures = [Figure("word for word as alone, of 4", same, "")]
+    return at_once - len(faults), faults, figures
+
+
+def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int]) -> str:
+    if not isinstance(outcome, Answer):
+        return str(outcome)
+    if code in outcome.content:
+        return ""
+    foreign = [(other, owner) for other, owner in owners.items() if other in outcome.text and owner != number]
+    if foreign:
+        return f"it answers {foreign[0][0]}, which stands in the document of request {foreign[0][1]}"
+    return f"it answers {outcome.content[:60]!r} instead of {code}"
+
+
+async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> tuple[int, list[Exchange], list[Figure]]:
+    """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served."""
+    bodies = [_untrained_body(session) for _ in range(at_once)]
+    alone = [await session.endpoint.chat(body) for body in bodies]
+    outcomes = await session.together(bodies, streamed)
+    faults = []
+    for number, (outcome, own) in enumerate(zip(outcomes, alone, strict=True)):
+        if not isinstance(outcome, Answer):
+            faults.append(_exchange(outcome, f"request {number}: {outcome}"))
+        elif outcome.meaning != own.meaning:
+            owner = [other for other, one in enumerate(alone) if one.meaning == outcome.meaning]
+            what = f"has the answer of request {owner[0]}" if owner else "differs from its answer alone"
+            faults.append(_exchange(outcome, f"request {number} {what}, which is {own.text[:60]!r}"))
+    distinct = len({answer.meaning for answer in alone})
+    return at_once - len(faults), faults, [Figure("different answers among them", distinct, "")]
+
+
+def _untrained_body(session: Session) -> dict[str, Any]:
+    register = document(session.dice, session.dice.randrange(4, _RECORDS))
+    return session.body(register.ask(register.records[0][0]), tokens=_UNTRAINED_TOKENS)
+
+
+async def _leave_some(session: Session, count: int) -> None:
+    """Begin requests and leave them after two pieces, so that their slots are free but dirty."""
+    bodies = [
+        session.body(document(session.dice, _RECORDS // 2).ask("nobody"), tokens=256, max_tokens=256)
+        for _ in range(count)
+    ]
+    await session.leave(bodies, after=2)
+
+
+def _exchange(outcome: object, note: str) -> Exchange:
+    found = outcome.exchange() if isinstance(outcome, Answer) else getattr(outcome, "exchange", Exchange("", ""))
+    return Exchange(found.sent, found.received, note)

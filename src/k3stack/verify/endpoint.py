@@ -1,0 +1,198 @@
+"""HTTP to the endpoint under check: whole answers, streams, streams that are left early, raw requests.
+
+An answer with a 4xx or 5xx status raises `Refused`; a lost connection or a silence raises `Lost`. Both say what was
+sent, so a check that does not expect them needs no code for them: the runner turns them into a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from k3stack.errors import UsageError
+from k3stack.verify.answer import Answer, shorten
+from k3stack.verify.reading import StreamReader, read_answer
+from k3stack.verify.report import Exchange, Target
+
+__all__ = ["Endpoint", "Lost", "Refused", "Reply"]
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A bare HTTP answer."""
+
+    status: int
+    text: str
+    seconds: float
+
+    def json(self) -> Any:
+        """The body as JSON, or None where it is none."""
+        try:
+            return json.loads(self.text)
+        except ValueError:
+            return None
+
+
+class Refused(Exception):  # noqa: N818  (it is an answer, not a failure of ours)
+    """The endpoint answered with an error status."""
+
+    def __init__(self, sent: str, reply: Reply) -> None:
+        super().__init__(f"HTTP {reply.status}: {shorten(reply.text, 300)}")
+        self.status = reply.status
+        self.text = reply.text
+        self.exchange = Exchange(shorten(sent), shorten(f"HTTP {reply.status}\n{reply.text}"))
+
+
+class Lost(Exception):  # noqa: N818
+    """No answer: the connection was refused or cut, or nothing came for too long."""
+
+    def __init__(self, sent: str, what: str, silent: bool) -> None:
+        super().__init__(what)
+        self.silent = silent
+        self.exchange = Exchange(shorten(sent), what)
+
+
+class Endpoint:
+    """The endpoint, over one pool of connections. Use as `async with Endpoint(target) as endpoint`.
+
+    Attributes:
+        seen: every answer of a chat request so far, for the checks that look at all of them.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.seen: list[Answer] = []
+        timeout = httpx.Timeout(target.silence_s, connect=target.connect_s, pool=None)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._http = httpx.AsyncClient(
+            base_url=target.base, timeout=timeout, limits=limits, headers=_headers(target), follow_redirects=False
+        )
+
+    async def __aenter__(self) -> Endpoint:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    def forget(self, keep: int) -> None:
+        """Drop all but the latest answers from `seen`: a soak makes more than memory should hold."""
+        if len(self.seen) > 2 * keep:
+            del self.seen[:-keep]
+
+    async def get(self, path: str, silence_s: float = 15.0) -> Reply:
+        """GET a path, whatever the status."""
+        return await self._send("GET", path, None, min(silence_s, self.target.silence_s))
+
+    async def post(self, path: str, content: bytes, silence_s: float | None = None) -> Reply:
+        """POST bytes as JSON, whatever the status; they need not be JSON."""
+        return await self._send("POST", path, content, silence_s or self.target.silence_s)
+
+    async def chat(self, body: dict[str, Any]) -> Answer:
+        """A whole answer.
+
+        Raises:
+            Refused: an error status.
+            Lost: no answer.
+        """
+        content = json.dumps(body, ensure_ascii=False).encode()
+        reply = await self._send("POST", CHAT, content, self.target.silence_s)
+        if reply.status != 200:
+            raise Refused(content.decode(), reply)
+        answer = read_answer(body, reply.text, reply.seconds)
+        self.seen.append(answer)
+        return answer
+
+    async def stream(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
+        """A streamed answer, put together.
+
+        Args:
+            leave_after: close the connection once this many pieces of text have come.
+
+        Raises:
+            Refused: an error status.
+            Lost: no answer, or cut in the middle.
+        """
+        body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        reader = StreamReader(body)
+        async with self.open(body) as response:
+            ended = True
+            async for line in _lines(response):
+                reader.line(line)
+                if leave_after is not None and reader.pieces >= leave_after:
+                    ended = False
+                    break
+        answer = reader.finish(ended)
+        if ended:
+            self.seen.append(answer)
+        return answer
+
+    @asynccontextmanager
+    async def open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        """The bare response of a streamed request, to read at one's own pace."""
+        sent = json.dumps(body, ensure_ascii=False)
+        headers = {"Content-Type": "application/json"}
+        started = time.perf_counter()
+        try:
+            async with self._http.stream("POST", CHAT, content=sent.encode(), headers=headers) as response:
+                if response.status_code != 200:
+                    text = (await response.aread()).decode(errors="replace")
+                    raise Refused(sent, Reply(response.status_code, text, time.perf_counter() - started))
+                yield response
+        except httpx.HTTPError as error:
+            raise self._lost(sent, error) from error
+
+    async def _send(self, method: str, path: str, content: bytes | None, silence_s: float) -> Reply:
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        timeout = httpx.Timeout(silence_s, connect=self.target.connect_s, pool=None)
+        started = time.perf_counter()
+        try:
+            response = await self._http.request(method, path, content=content, headers=headers, timeout=timeout)
+        except httpx.HTTPError as error:
+            sent = f"{method} {path}" if content is None else content.decode(errors="replace")
+            raise self._lost(sent, error, silence_s) from error
+        return Reply(response.status_code, response.text, time.perf_counter() - started)
+
+    def _lost(self, sent: str, error: httpx.HTTPError, silence_s: float | None = None) -> Lost:
+        if isinstance(error, httpx.ConnectTimeout):
+            return Lost(sent, f"no connection within {self.target.connect_s:g} s", silent=True)
+        if isinstance(error, httpx.TimeoutException):
+            return Lost(sent, f"no byte for {silence_s or self.target.silence_s:g} s", silent=True)
+        if isinstance(error, httpx.ConnectError):
+            return Lost(sent, f"no connection: {error}", silent=False)
+        return Lost(sent, f"connection lost: {error or type(error).__name__}", silent=False)
+
+
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines as events define them: only CR and LF end one. httpx's own splitter also cuts at U+2028 and others."""
+    rest = ""
+    async for text in response.aiter_text():
+        rest += text
+        *lines, rest = rest.replace("\r\n", "\n").split("\n")
+        for line in lines:
+            yield line
+        await asyncio.sleep(0)
+    if rest:
+        yield rest
+
+
+def _headers(target: Target) -> dict[str, str]:
+    if target.key_variable is None:
+        return {}
+    key = os.environ.get(target.key_variable)
+    if not key:
+        raise UsageError(
+            "is not set in the environment",
+            where=target.key_variable,
+            hint=f"Put the API key there: export {target.key_variable}=...",
+        )
+    return {"Authorization": f"Bearer {key}"}

@@ -1,0 +1,474 @@
+"""A proxy that breaks one thing, in front of a correct endpoint. Each fault is a small subclass of `Proxy`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from aiohttp import ClientSession, web
+
+from k3stack.xtml.wire import CLOSE, OPEN, SEP
+from tests.verify.brain import text_of
+
+Body = dict[str, Any]
+
+
+class Proxy:
+    """Passes everything on. A fault changes the request, the whole answer, or the events of a stream."""
+
+    expected: tuple[str, ...] = ()
+    """The checks that must find it; others may find it too."""
+
+    def __init__(self, upstream: str) -> None:
+        self.upstream = upstream
+        self.in_flight = 0
+        self.number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=64 * 2**20)
+        app.cleanup_ctx.append(self._client)
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        return app
+
+    async def _client(self, app: web.Application) -> Any:
+        self.client = ClientSession(read_bufsize=2**22)
+        yield
+        for task in self._tasks:
+            task.cancel()
+        await self.client.close()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        data = await request.read()
+        self.in_flight += 1
+        self.number += 1
+        try:
+            return await self.forward(request, self.change_bytes(data))
+        except ConnectionResetError:
+            return web.Response()
+        finally:
+            self.in_flight -= 1
+
+    def change_bytes(self, data: bytes) -> bytes:
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            return data
+        return json.dumps(self.request(body)).encode() if well_formed(body) else data
+
+    async def forward(self, request: web.Request, data: bytes) -> web.StreamResponse:
+        url = self.upstream + request.path_qs
+        async with self.client.request(request.method, url, data=data, headers=_type(request)) as answer:
+            if answer.content_type == "text/event-stream":
+                return await self.relay(request, answer, json.loads(data))
+            text = await answer.text()
+            status = await self.status(answer.status)
+            if request.path.endswith("/chat/completions") and answer.status == 200:
+                text = json.dumps(self.whole(json.loads(text), json.loads(data)))
+            return web.Response(status=status, text=text, content_type=answer.content_type)
+
+    async def relay(self, request: web.Request, answer: Any, body: Body) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        seen = 0
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                await response.write(line)
+                continue
+            event = json.loads(line[6:])
+            seen += bool(event.get("choices") and event["choices"][0]["delta"].get("content"))
+            for one in self.event(event, seen, body):
+                await response.write(b"data: " + json.dumps(one).encode() + b"\n")
+        return response
+
+    def request(self, body: Body) -> Body:
+        return body
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        return answer
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        return [event]
+
+    async def status(self, status: int) -> int:
+        return status
+
+
+def well_formed(body: Any) -> bool:
+    """Whether it is a request that a fault knows how to change; others pass as they are."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    return (
+        isinstance(messages, list)
+        and bool(messages)
+        and all(isinstance(one, dict) and isinstance(one.get("content") or "", str | list) for one in messages)
+    )
+
+
+def _type(request: web.Request) -> dict[str, str]:
+    return {"Content-Type": request.headers.get("Content-Type", "application/json")}
+
+
+def message_of(answer: Body) -> Body:
+    return answer["choices"][0]["message"]  # type: ignore[no-any-return]
+
+
+class MixesStates(Proxy):
+    """Every third request under load is answered from the state of the one before it."""
+
+    expected = ("needles-8", "needles-32")
+    last: Any = None
+
+    def request(self, body: Body) -> Body:
+        mine = body["messages"]
+        if self.in_flight > 3 and self.number % 3 == 0 and self.last:
+            body = {**body, "messages": self.last}
+        self.last = mine
+        return body
+
+
+class DropsToken(Proxy):
+    expected = ("stream",)
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        is_seventh = seen == 7 and event.get("choices") and event["choices"][0]["delta"].get("content")
+        return [] if is_seventh else [event]
+
+
+class DoublesToken(Proxy):
+    expected = ("stream",)
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        is_ninth = seen == 9 and event.get("choices") and event["choices"][0]["delta"].get("content")
+        return [event, event] if is_ninth else [event]
+
+
+class TearsLetters(Proxy):
+    """Decodes each piece alone: letters of several bytes become replacement characters."""
+
+    expected = ("stream",)
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        for choice in event.get("choices") or []:
+            if text := choice["delta"].get("content"):
+                choice["delta"]["content"] = text.encode("ascii", "replace").decode().replace("?", "\ufffd")
+        return [event]
+
+
+class DuplicatesIds(Proxy):
+    expected = ("call-ids",)
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        for call in message_of(answer).get("tool_calls") or []:
+            call["id"] = "call_0"
+        return answer
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        for choice in event.get("choices") or []:
+            for call in choice["delta"].get("tool_calls") or []:
+                if "id" in call:
+                    call["id"] = "call_0"
+        return [event]
+
+
+class IgnoresToolChoice(Proxy):
+    expected = ("tool-required", "tool-none")
+
+    def request(self, body: Body) -> Body:
+        return {name: value for name, value in body.items() if name != "tool_choice"}
+
+
+class LeaksMarkers(Proxy):
+    """A call that was asked for without declaring tools arrives as K3's own markup, as on some SGLang releases."""
+
+    expected = ("markers",)
+    markup = f'{OPEN}tools{SEP}{OPEN}call tool="get_weather" index="1"{SEP}{CLOSE}call{SEP}{CLOSE}tools{SEP}'
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        if "Call the function" in text_of(body["messages"][-1]):
+            message_of(answer)["content"] = self.markup
+        return answer
+
+
+class StalePrefix(Proxy):
+    """Answers a long prompt from an earlier one with the same front."""
+
+    expected = ("prefix-fresh",)
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(upstream)
+        self.known: dict[str, Any] = {}
+
+    def request(self, body: Body) -> Body:
+        text = text_of(body["messages"][-1])
+        if len(text) < 3_000:
+            return body
+        return {**body, "messages": self.known.setdefault(text[:1_500], body["messages"])}
+
+
+class StaleMiddle(StalePrefix):
+    """Keeps the question, but takes the document from an earlier prompt that began alike."""
+
+    def request(self, body: Body) -> Body:
+        document, _, question = text_of(body["messages"][-1]).rpartition("\n\n")
+        if len(document) < 3_000:
+            return body
+        known = self.known.setdefault(document[:1_500], document)
+        return {**body, "messages": [{"role": "user", "content": f"{known}\n\n{question}"}]}
+
+
+class WrongUsage(Proxy):
+    """Counts the tokens of streams by events, and so twice."""
+
+    expected = ("usage",)
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        if event.get("usage"):
+            event["usage"]["completion_tokens"] *= 2
+            event["usage"]["total_tokens"] = event["usage"]["prompt_tokens"] + event["usage"]["completion_tokens"]
+        return [event]
+
+
+class SwallowsStop(Proxy):
+    expected = ("stop",)
+
+    def request(self, body: Body) -> Body:
+        return {name: value for name, value in body.items() if name != "stop"}
+
+
+class IgnoresMaxTokens(Proxy):
+    expected = ("max-tokens",)
+
+    def request(self, body: Body) -> Body:
+        return {**body, "max_tokens": max(body.get("max_tokens", 0), 4_000)}
+
+
+class CrashesOnMalformed(Proxy):
+    expected = ("malformed",)
+
+    async def status(self, status: int) -> int:
+        return 500 if status == 400 else status
+
+
+class BlocksOnMalformed(Proxy):
+    """A bad request holds the lock that every request needs."""
+
+    expected = ("isolation",)
+
+    def __init__(self, upstream: str) -> None:
+        super().__init__(upstream)
+        self.lock = asyncio.Lock()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        async with self.lock:
+            pass
+        return await super().handle(request)
+
+    async def status(self, status: int) -> int:
+        if status == 400:
+            async with self.lock:
+                await asyncio.sleep(0.3)
+        return status
+
+
+class GeneratesOn(Proxy):
+    """Reads the answer to its end, whether or not the client is still there."""
+
+    expected = ("cancel",)
+
+    async def forward(self, request: web.Request, data: bytes) -> web.StreamResponse:
+        if b'"stream": true' not in data:
+            return await super().forward(request, data)
+        lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+        async def pump() -> None:
+            async with self.client.post(self.upstream + request.path, data=data, headers=_type(request)) as answer:
+                async for line in answer.content:
+                    lines.put_nowait(line)
+            lines.put_nowait(None)
+
+        task = asyncio.create_task(pump())
+        self._tasks.add(task)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while (line := await lines.get()) is not None:
+            await response.write(line)
+        return response
+
+
+class NoReasoningParser(Proxy):
+    """Reasoning stands in the content."""
+
+    expected = ("reasoning",)
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        message = message_of(answer)
+        message["content"] = message.pop("reasoning_content", "") + (message["content"] or "")
+        return answer
+
+
+class NeverEndsThinking(Proxy):
+    """The answer stands in the reasoning."""
+
+    expected = ("chat", "reasoning")
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        message = message_of(answer)
+        if message.get("content") and message.get("reasoning_content"):
+            message["reasoning_content"] += message["content"]
+            message["content"] = ""
+        return answer
+
+
+class LosesStreamedCalls(Proxy):
+    expected = ("tool-single",)
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        for choice in event.get("choices") or []:
+            choice["delta"].pop("tool_calls", None)
+        return [event]
+
+
+class MergesCalls(Proxy):
+    """Keeps only the first of parallel calls, with the arguments of the last."""
+
+    expected = ("tool-parallel",)
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        calls = message_of(answer).get("tool_calls") or []
+        if len(calls) > 1:
+            calls[0]["function"]["arguments"] = calls[-1]["function"]["arguments"]
+            del calls[1:]
+        return answer
+
+
+class MakesText(Proxy):
+    """Turns numbers and booleans of arguments into text, as parsers do with what they cannot read."""
+
+    expected = ("tool-nested", "schema-accuracy")
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        for call in message_of(answer).get("tool_calls") or []:
+            arguments = json.loads(call["function"]["arguments"])
+            made = {name: v if isinstance(v, dict | list | str) else str(v) for name, v in arguments.items()}
+            call["function"]["arguments"] = json.dumps(made)
+        return answer
+
+
+class CutsLongArguments(Proxy):
+    expected = ("tool-long",)
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        for call in message_of(answer).get("tool_calls") or []:
+            arguments = json.loads(call["function"]["arguments"])
+            cut = {name: v[:1_000] if isinstance(v, str) else v for name, v in arguments.items()}
+            call["function"]["arguments"] = json.dumps(cut)
+        return answer
+
+
+class MatchesByPosition(Proxy):
+    """Gives tool results to calls in the order in which they come."""
+
+    expected = ("tool-turns",)
+
+    def request(self, body: Body) -> Body:
+        ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or []]
+        messages = [dict(message) for message in body["messages"]]
+        for message in messages:
+            if message["role"] == "tool" and ids:
+                message["tool_call_id"] = ids.pop(0)
+        return {**body, "messages": messages}
+
+
+class DropsHistoryReasoning(Proxy):
+    expected = ("history",)
+
+    def request(self, body: Body) -> Body:
+        dropped = ("reasoning", "reasoning_content")
+        messages = [{k: v for k, v in message.items() if k not in dropped} for message in body["messages"]]
+        return {**body, "messages": messages}
+
+
+class FencesJson(Proxy):
+    expected = ("json-mode", "json-schema")
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        if "response_format" in body:
+            message_of(answer)["content"] = f"```json\n{message_of(answer)['content']}\n```"
+        return answer
+
+
+class DropsImages(Proxy):
+    expected = ("images",)
+
+    def request(self, body: Body) -> Body:
+        return {**body, "messages": [{**m, "content": text_of(m)} for m in body["messages"]]}
+
+
+class CutsPrompts(Proxy):
+    """Keeps the end of a prompt that is too long, in silence."""
+
+    expected = ("overflow",)
+
+    def request(self, body: Body) -> Body:
+        messages = [
+            {**m, "content": m["content"][-120_000:]} if isinstance(m.get("content"), str) else m
+            for m in body["messages"]
+        ]
+        return {**body, "messages": messages}
+
+
+class ForgetsTheMiddle(Proxy):
+    """A chunk of a long prompt never arrives."""
+
+    expected = ("recall",)
+
+    def request(self, body: Body) -> Body:
+        text = text_of(body["messages"][-1])
+        if len(text) > 8_000:
+            lines = text.split("\n")
+            del lines[len(lines) // 3 : 2 * len(lines) // 3]
+            return {**body, "messages": [{"role": "user", "content": "\n".join(lines)}]}
+        return body
+
+
+class InfiniteLogits(Proxy):
+    expected = ("logprobs",)
+
+    def whole(self, answer: Body, body: Body) -> Body:
+        logprobs = answer["choices"][0].get("logprobs")
+        for entry in (logprobs or {}).get("content", [])[5:]:
+            entry["logprob"] = None
+        return answer
+
+
+class ForgedMarkers(Proxy):
+    """User text is tokenised with control tokens allowed: here, a marker costs what one token costs."""
+
+    expected = ("injection",)
+
+    def request(self, body: Body) -> Body:
+        text = json.dumps(body["messages"])
+        for marker in (OPEN, CLOSE, SEP, "<|end_of_msg|>"):
+            text = text.replace(marker, "@")
+        return {**body, "messages": json.loads(text)}
+
+
+class CutsSlowReaders(Proxy):
+    expected = ("slow-clients",)
+
+    async def relay(self, request: web.Request, answer: Any, body: Body) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        sent = 0
+        async for line in answer.content:
+            await response.write(line)
+            sent += 1
+            if sent > 200 and b"Count from 1 to 60" in json.dumps(body).encode() and self.in_flight > 4:
+                return response
+        return response
+
+
+FAULTS: dict[str, type[Proxy]] = {
+    one.__name__: one for one in Proxy.__subclasses__() + StalePrefix.__subclasses__()
+}
