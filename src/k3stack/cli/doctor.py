@@ -1,12 +1,13 @@
-"""`k3 doctor`: what an installed engine gets wrong."""
+"""`k3 doctor`: what looks wrong in a log, at an address, in a folder, or in an installed engine's parsers."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 
@@ -17,12 +18,44 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor"]
 
-doctor = typer.Typer(help="Check what an installed engine gets wrong; no GPU needed.", no_args_is_help=True)
+_EXAMINE = "examine"
+
+
+class _SubjectOrCommand(typer.core.TyperGroup):
+    """`k3 doctor WHAT` is `k3 doctor examine WHAT`, unless WHAT is a command of its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        words = [word for word in args if not word.startswith("-") or word == "-"]
+        if words and words[0] not in self.commands:
+            args = [_EXAMINE, *args]
+        return super().parse_args(ctx, args)
+
+
+doctor = typer.Typer(
+    cls=_SubjectOrCommand,
+    help="Say what looks wrong: k3 doctor LOG, k3 doctor http://..., k3 doctor FOLDER, or k3 doctor parsers.",
+    no_args_is_help=True,
+)
 
 
 @doctor.callback()
 def _doctor() -> None:
-    """Check what an installed engine gets wrong; no GPU needed."""
+    """Say what looks wrong: k3 doctor LOG, k3 doctor http://..., k3 doctor FOLDER, or k3 doctor parsers."""
+
+
+@doctor.command(_EXAMINE)
+def examine_subject(
+    subject: Annotated[str, typer.Argument(metavar="LOG|URL|FOLDER", help="What to look at; - is a log on stdin.")],
+    json: JsonFlag = False,
+) -> None:
+    """Look at a log, an address or a checkpoint's folder; the word examine may be left out. Exit code 1 for a fault."""
+    from k3stack.cli.findings_output import show_findings
+    from k3stack.launch.doctor import examine
+
+    output = Output(json)
+    found = examine(subject)
+    output.result(found, lambda console: show_findings(found, console))
+    raise typer.Exit(YES if found.good else NO)
 
 
 @doctor.command("parsers")

@@ -14,6 +14,7 @@ from k3stack.cli import (
     compare,
     convert,
     doctor,
+    down,
     engines,
     guard,
     hardware,
@@ -21,9 +22,12 @@ from k3stack.cli import (
     parity,
     patches,
     plan,
+    preflight,
     recipe,
     serve,
+    status,
     tiny,
+    up,
 )
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
@@ -64,13 +68,17 @@ app.command("convert")(convert.convert)
 app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.command("recipe")(recipe.recipe)
-app.command("tiny")(tiny.tiny)
-app.add_typer(patches.app, name="patches")
+app.command("preflight")(preflight.preflight)
+app.command("up", context_settings={"allow_extra_args": True})(up.up)
+app.command("status")(status.status)
+app.command("down")(down.down)
+app.command("check")(check.check)
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
-app.command("check")(check.check)
+app.add_typer(patches.app, name="patches")
 app.command("serve")(serve.serve)
 app.command("parity")(parity.parity)
+app.command("tiny")(tiny.tiny)
 
 
 def main() -> None:

@@ -1,0 +1,274 @@
+"""`k3 doctor`: what looks wrong in a log, at an address, or in a folder, from the same knowledge as `k3 up`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from k3stack.errors import InputError, K3Error, UsageError
+from k3stack.launch.findings import Finding, Findings, Status
+from k3stack.launch.recognise import MAX_TEXT, Cause, Diagnosis, recognise
+
+__all__ = ["examine", "examine_endpoint", "examine_folder", "examine_log", "finding_of", "log_findings", "read_text"]
+
+_MARKER = re.compile(r"<\|(?:open|close|sep|end_of_msg)\|>")
+
+
+def examine(subject: str) -> Findings:
+    """Look at a log file, an address or a folder; `-` is standard input.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    began = time.perf_counter()
+    if re.match(r"https?://", subject):
+        findings = tuple(examine_endpoint(subject))
+    elif Path(subject).is_dir():
+        findings = tuple(examine_folder(subject))
+    elif subject == "-" or Path(subject).exists():
+        findings = tuple(examine_log(subject))
+    else:
+        hint = "Give a log file, an address (http://...), or the folder of a checkpoint."
+        raise UsageError("is no file, no folder and no address", where=subject, hint=hint)
+    return Findings(subject, findings, time.perf_counter() - began)
+
+
+def read_text(path: Path) -> str:
+    """A log, or its beginning and end where it is very long.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            if size <= MAX_TEXT:
+                return file.read().decode(errors="replace")
+            head = file.read(MAX_TEXT // 2)
+            file.seek(size - MAX_TEXT // 2)
+            return head.decode(errors="replace") + "\n[... left out ...]\n" + file.read().decode(errors="replace")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path) from error
+
+
+def examine_log(subject: str) -> Iterator[Finding]:
+    """What a log says."""
+    if subject == "-":
+        import sys
+
+        text = sys.stdin.read()
+    else:
+        text = read_text(Path(subject))
+    yield from log_findings(recognise(text))
+
+
+def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
+    """A diagnosis as findings: the first cause fails, later ones are warnings, and their echoes are left out."""
+    causes = [cause for cause in diagnosis.causes if not cause.symptom] or list(diagnosis.causes)
+    for at, cause in enumerate(causes):
+        yield finding_of(cause, Status.FAIL if at == 0 else Status.WARN)
+    if diagnosis.first_error is not None:
+        yield Finding(
+            "first-error",
+            "the first error of the log",
+            Status.WARN if causes else Status.FAIL,
+            diagnosis.first_error,
+            "This is no failure that k3stack knows; the engine's issue tracker may.",
+        )
+    if not diagnosis.failed:
+        said = "the server became ready, and nothing known went wrong after that"
+        yield Finding(
+            "log", "the log", Status.PASS, said if diagnosis.ready else "nothing that is known to be a failure"
+        )
+
+
+def finding_of(cause: Cause, status: Status) -> Finding:
+    """A cause as a finding."""
+    where = f"line {cause.line}: " if cause.line is not None else ""
+    after = " (follows from another failure)" if cause.symptom else ""
+    return Finding(
+        cause.id,
+        cause.title + after,
+        status,
+        where + cause.quote,
+        f"{cause.cause} {cause.fix}",
+        f"{cause.source}, {cause.date}",
+    )
+
+
+def examine_folder(subject: str) -> Iterator[Finding]:
+    """What is wrong with a checkpoint, in the doctor's words."""
+    from k3stack.checkpoint.inspect import inspect
+    from k3stack.checkpoint.source import open_source
+
+    try:
+        report = inspect(open_source(subject))
+    except K3Error as error:
+        yield Finding("checkpoint", "the checkpoint", Status.FAIL, error.what, error.hint or "", "k3 inspect")
+        return
+    for fault in report.faults:
+        many = f" ({fault.count:,} times)" if fault.count > 1 else ""
+        what = f"{fault.where} {fault.what}{many}"
+        yield Finding(fault.kind.value.replace(" ", "-"), fault.kind.value, Status.FAIL, what, _FIX, "k3 inspect")
+    if report.sound:
+        said = f"scheme {report.scheme}, {report.shards_found} shards, no fault found"
+        yield Finding("checkpoint", "the checkpoint", Status.PASS, said)
+    if report.not_looked and not report.not_looked.startswith("Everything"):
+        yield Finding("not-looked", "what was not looked at", Status.WARN, report.not_looked, "k3 inspect --read all")
+    yield from _small_files(Path(subject))
+
+
+_FIX = "Fetch the named file again; a conversion is resumed by running `k3 convert` again."
+
+_SMALL = ("tokenizer_config.json", "tiktoken.model", "tokenizer.json", "generation_config.json")
+
+
+def _small_files(folder: Path) -> Iterator[Finding]:
+    """Files that an engine opens besides the weights."""
+    there = [name for name in _SMALL if (folder / name).is_file()]
+    if not {"tiktoken.model", "tokenizer.json"} & set(there):
+        yield Finding(
+            "tokenizer",
+            "the tokenizer's files",
+            Status.WARN,
+            "neither tiktoken.model nor tokenizer.json is there: vLLM and SGLang need one",
+            "Copy the small files of moonshotai/Kimi-K3 into the folder.",
+            "k3stack",
+        )
+
+
+def examine_endpoint(url: str) -> Iterator[Finding]:
+    """Health, models, metrics and one small request."""
+    import httpx
+
+    base = url.rstrip("/").removesuffix("/v1")
+    with httpx.Client(base_url=base, timeout=httpx.Timeout(30.0, connect=5.0)) as client:
+        try:
+            health = client.get("/health")
+        except httpx.HTTPError as error:
+            yield Finding(
+                "reachable",
+                "the server answers",
+                Status.FAIL,
+                f"{type(error).__name__}: {error}",
+                "Is it started, and does it listen on this address? `k3 status` lists what k3stack started here; "
+                "a server that is still loading does not listen yet.",
+            )
+            return
+        yield _health(health.status_code)
+        model, finding = _models(client)
+        yield finding
+        yield from _metrics(client)
+        if model is not None:
+            yield from _request(client, model)
+
+
+def _health(code: int) -> Finding:
+    if code in (200, 404):  # not every server in front of an engine has one
+        return Finding("health", "/health", Status.PASS, f"HTTP {code}")
+    fix = "The engine behind this address is starting or dead: run `k3 doctor` on its log."
+    return Finding("health", "/health", Status.FAIL, f"HTTP {code}", fix)
+
+
+def _models(client: Any) -> tuple[str | None, Finding]:
+    import httpx
+
+    try:
+        answer = client.get("/v1/models")
+        names = [str(one["id"]) for one in answer.json()["data"]]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+        fix = "Point at the OpenAI-compatible door of the server; one that wants a key answers 401 here."
+        return None, Finding("models", "/v1/models", Status.FAIL, f"no list of models ({error!r:.120})", fix)
+    if not names:
+        return None, Finding("models", "/v1/models", Status.FAIL, "the list is empty", "The server has no model.")
+    return names[0], Finding("models", "/v1/models", Status.PASS, ", ".join(names))
+
+
+_GAUGES = {
+    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
+    "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
+    "cache": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage"),
+    "preempted": ("vllm:num_preemptions_total",),
+}
+
+
+def _metrics(client: Any) -> Iterator[Finding]:
+    import httpx
+
+    try:
+        answer = client.get("/metrics")
+        text = answer.text if answer.status_code == 200 else ""
+    except httpx.HTTPError:
+        text = ""
+    values = {name: _gauge(text, series) for name, series in _GAUGES.items()}
+    if all(value is None for value in values.values()):
+        fix = "SGLang needs --enable-metrics for them."
+        yield Finding("metrics", "/metrics", Status.NOT_APPLICABLE, "no metrics of vLLM or SGLang", fix)
+        return
+    said = ", ".join(f"{name} {value:g}" for name, value in values.items() if value is not None)
+    yield Finding("metrics", "/metrics", Status.PASS, said)
+    waiting, cache, preempted = values["waiting"] or 0, values["cache"] or 0, values["preempted"] or 0
+    if waiting > 0 and cache > 0.95:
+        fix = "Requests wait because the cache is full: lower concurrency or context, or ask `k3 plan` for more room."
+        yield Finding("cache-full", "the cache is full", Status.WARN, said, fix, "k3 plan")
+    elif waiting > 0 and cache < 0.5:
+        fix = "Requests wait though the cache has room: --max-num-seqs (SGLang, KDA state slots) limits them."
+        yield Finding("slots-full", "requests wait for a slot", Status.WARN, said, fix, "sglang#38846")
+    if preempted > 0:
+        fix = "Each preempted request is computed again: lower --max-num-seqs, or give the cache more memory."
+        yield Finding("preempted", "requests were preempted", Status.WARN, f"{preempted:g} so far", fix, "vLLM docs")
+
+
+def _gauge(text: str, series: tuple[str, ...]) -> float | None:
+    """The sum (for usage shares, the largest) of a metric over its labels."""
+    for name in series:
+        found = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? ([\d.eE+-]+)$", text, re.MULTILINE)
+        if found:
+            values = [float(value) for value in found]
+            return max(values) if "usage" in name else sum(values)
+    return None
+
+
+def _request(client: Any, model: str) -> Iterator[Finding]:
+    import httpx
+
+    body = {"model": model, "messages": [{"role": "user", "content": "Say: ready"}], "max_tokens": 16}
+    began = time.perf_counter()
+    try:
+        answer = client.post("/v1/chat/completions", json=body, timeout=60.0)
+    except httpx.HTTPError as error:
+        fix = "The door is open and the engine behind it does not answer: run `k3 doctor` on its log."
+        yield Finding("request", "a small request", Status.FAIL, f"{type(error).__name__} after 60 s", fix)
+        return
+    took = f"HTTP {answer.status_code} in {time.perf_counter() - began:.2f} s"
+    try:
+        message = answer.json()["choices"][0]["message"] if answer.status_code == 200 else None
+    except (ValueError, KeyError, IndexError, TypeError):
+        message = None
+    if not isinstance(message, dict):
+        fix = "See the server's log around this request with `k3 doctor LOG`."
+        yield Finding("request", "a small request", Status.FAIL, f"{took}: {answer.text[:200]}", fix)
+        return
+    yield Finding("request", "a small request", Status.PASS, took)
+    yield from _answer(message)
+
+
+def _answer(message: dict[str, Any]) -> Iterator[Finding]:
+    text = str(message.get("content") or "")
+    reasoning = str(message.get("reasoning") or message.get("reasoning_content") or "")
+    if _MARKER.search(text):
+        fix = (
+            "The server does not parse Kimi-K3's channels: start it with --reasoning-parser kimi_k3 and "
+            "--tool-call-parser kimi_k3, or put `k3 guard` in front."
+        )
+        source = "github.com/sgl-project/sglang/issues/39583, 2026-09-22"
+        yield Finding("markers", "raw markers in the answer", Status.FAIL, repr(text[:120]), fix, source)
+    if re.fullmatch(r"!{8,}", (text or reasoning).strip()):
+        fix = "The numbers in the engine became NaN: restart it, and take the newest release."
+        source = "github.com/vllm-project/vllm/issues/42426, 2026-09-22"
+        yield Finding(
+            "exclamation-marks", "the answer is only '!'", Status.FAIL, text[:40] or reasoning[:40], fix, source
+        )

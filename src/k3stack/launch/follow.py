@@ -1,0 +1,220 @@
+"""Following a start: phases with their times, until the endpoint answers, or why it does not.
+
+Everything is looked at several times a second: a dead, stopped or stuck process is told within two seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from k3stack.launch.launcher import Launched
+from k3stack.launch.phases import PhaseReader, phases_of
+from k3stack.launch.process import states_of
+from k3stack.launch.ready import ReadyProbe
+from k3stack.launch.reasons import after_end, alarm, foreign_door, refused_request, stopped_process, stuck
+from k3stack.launch.recognise import Cause, Diagnosis, recognise
+from k3stack.values import format_bytes
+
+__all__ = ["Followed", "Patience", "follow"]
+
+_TICK_S = 0.2
+_WATCH_S = 1.0
+_TAIL = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait.
+
+    Attributes:
+        whole_s: for the whole start.
+        quiet_s: without a log line, processor time or reading before it is called stuck; told after a tenth of it.
+    """
+
+    whole_s: float = 2 * 3600.0
+    quiet_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How a start went.
+
+    Attributes:
+        phases: when each phase began, in seconds since the start.
+        model: the name it answers to.
+        first_token_s: how long the first request took.
+        diagnosis: why it failed.
+    """
+
+    ready: bool
+    seconds: float
+    phases: dict[str, float]
+    model: str | None = None
+    first_token_s: float | None = None
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass
+class _Log:
+    """The engine's log, read as it grows; the last part is kept for recognising."""
+
+    path: Path
+    reader: PhaseReader
+    at: int = 0
+    tail: str = ""
+
+    def read(self, now_s: float) -> list[str]:
+        """New lines; unknown ones are new lines all the same."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.at)
+                data = file.read()
+        except OSError:
+            return []
+        self.at += len(data)
+        text = data.decode(errors="replace")
+        self.tail = (self.tail + text)[-_TAIL:]
+        return self.reader.feed(text, now_s)
+
+
+@dataclass
+class _Watch:
+    """Whether anything still moves: the log, the processors, the disks."""
+
+    launched: Launched
+    log: _Log
+    moved_at: float = field(default_factory=time.monotonic)
+    _last: tuple[int, int, int] = (0, 0, 0)
+    _at: float = 0.0
+    told: bool = False
+
+    def quiet_s(self) -> float:
+        """For how long nothing has moved; looks at most once a second."""
+        now = time.monotonic()
+        if now - self._at >= _WATCH_S:
+            ticks, io_bytes = self.launched.busy()
+            seconds = now - self._at if self._at else _WATCH_S
+            before = self._last
+            self._last, self._at = (self.log.at, ticks, io_bytes), now
+            # An idle server wakes up now and then: five hundredths of a processor and a megabyte are no work.
+            if self.log.at > before[0] or ticks - before[1] > 5 * seconds or io_bytes - before[2] > 2**20 * seconds:
+                self.moved_at, self.told = now, False
+        return now - self.moved_at
+
+
+def follow(
+    launched: Launched,
+    patience: Patience = Patience(),
+    size_bytes: int | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
+    on_status: Callable[[str], None] = lambda _: None,
+    on_log: Callable[[str], None] = lambda _: None,
+) -> Followed:
+    """Follow until the endpoint answered one request, or until it is clear that it will not.
+
+    Args:
+        size_bytes: of the weights, for the rate at which they load.
+        on_line: told what stays: phases, alarms.
+        on_status: told the state of things, for a line that is drawn over.
+        on_log: given the tail of the log whenever a phase begins.
+    """
+    began = time.monotonic()
+    reader = PhaseReader(launched.start.engine)
+    log, probe = _Log(launched.log, reader), ReadyProbe(launched)
+    watch, phase, warned = _Watch(launched, log), "start", set[str]()
+    probe.begin()
+    try:
+        while True:
+            now = time.monotonic() - began
+            launched.poll()
+            lines = log.read(now)
+            if reader.current != phase:
+                on_line(_passed(reader, phase, size_bytes))
+                phase = reader.current
+                on_log(log.tail)
+            if probe.ready:
+                reader.began_s.setdefault("ready", now)
+                on_log(log.tail)
+                return Followed(True, now, dict(reader.began_s), probe.model, probe.first_token_s)
+            found = _over(launched, log, probe) or _stalled(launched, watch, patience, now, reader)
+            if found is not None:
+                log.read(now)
+                return Followed(False, now, dict(reader.began_s), diagnosis=replace(found, phase=reader.title))
+            _warn(lines, log, warned, on_line)
+            if watch.quiet_s() > patience.quiet_s / 10 and not watch.told:
+                watch.told = True
+                on_line(f"nothing has moved for {watch.quiet_s():.0f} s in the phase: {reader.title}")
+            on_status(_status(reader, now, size_bytes, probe))
+            time.sleep(_TICK_S)
+    finally:
+        probe.end()
+
+
+def _over(launched: Launched, log: _Log, probe: ReadyProbe) -> Diagnosis | None:
+    """Why it is over, if it is."""
+    if launched.refused is not None or launched.ended is not None:
+        return after_end(launched, log.path)
+    if probe.foreign is not None:
+        return foreign_door(launched, probe.foreign)
+    if probe.refused is not None:
+        # An engine that dies in its first request says why in its log, a moment later.
+        time.sleep(_WATCH_S)
+        launched.poll()
+        return after_end(launched, log.path) if launched.ended else refused_request(launched, probe.refused)
+    if launched.engine is not None:
+        stopped = [pid for pid, state in states_of(launched.processes()).items() if state in "Tt"]
+        if stopped:
+            return stopped_process(stopped)
+    return None
+
+
+def _stalled(
+    launched: Launched, watch: _Watch, patience: Patience, now: float, reader: PhaseReader
+) -> Diagnosis | None:
+    if watch.quiet_s() > patience.quiet_s:
+        return stuck(launched, f"nothing moved for {watch.quiet_s():.0f} s", reader.title)
+    if now > patience.whole_s:
+        return stuck(launched, f"not ready after {now:.0f} s", reader.title)
+    return None
+
+
+def _warn(lines: list[str], log: _Log, warned: set[str], on_line: Callable[[str], None]) -> None:
+    """Tell at once what the log says is wrong; the process itself may take minutes to end."""
+    if not any(alarm(line) for line in lines):
+        return
+    for cause in recognise(log.tail).causes:
+        if not cause.symptom and cause.id not in warned:
+            warned.add(cause.id)
+            on_line(f"the log says: {cause.title}: {_short(cause)}")
+
+
+def _short(cause: Cause) -> str:
+    return cause.quote if len(cause.quote) <= 160 else f"{cause.quote[:157]}..."
+
+
+def _passed(reader: PhaseReader, before: str, size_bytes: int | None) -> str:
+    """A line for the phase that is over and the one that begins."""
+    began = reader.began_s[reader.current]
+    took = began - reader.began_s[before]
+    title = next(phase.title for phase in phases_of(reader.engine) if phase.id == before)
+    rate = ""
+    if before == "load" and size_bytes and took > 0.5:
+        rate = f", {format_bytes(round(size_bytes / took))}/s"
+    return f"{began:7.1f} s  {title} took {took:.1f} s{rate}; {reader.title}"
+
+
+def _status(reader: PhaseReader, now: float, size_bytes: int | None, probe: ReadyProbe) -> str:
+    said = f"{now:7.1f} s  {reader.title}"
+    done = reader.progress.get(reader.current)
+    if done is not None and done.share < 1:
+        said += f" {done.share:.0%}"
+        spent = done.at_s - reader.began_s[reader.current]
+        if reader.current == "load" and size_bytes and spent > 0.5:
+            said += f" at {format_bytes(round(done.share * size_bytes / spent))}/s"
+        left = reader.left_s(now)
+        if left is not None:
+            said += f", {left:.0f} s left"
+    return f"{said}, waiting for the first token" if probe.healthy else said

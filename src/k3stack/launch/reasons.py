@@ -1,0 +1,139 @@
+"""Why a start is over: the log's word, and what the machine says where the log is silent."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from k3stack.launch.knowledge import failure
+from k3stack.launch.launcher import Launched
+from k3stack.launch.ports import holder_of
+from k3stack.launch.recognise import Cause, Diagnosis, Ended, recognise
+
+__all__ = ["after_end", "alarm", "foreign_door", "full_disks", "refused_request", "stopped_process", "stuck"]
+
+_ALARM = re.compile(r"[Ee]rror|ERROR|Exception|NCCL WARN|[Kk]illed|[Ff]atal|Traceback|died|refused|failed")
+
+_FULL_BYTES = 2**20
+
+
+def alarm(line: str) -> bool:
+    """Whether a line is worth a look for failures."""
+    return _ALARM.search(line) is not None
+
+
+def after_end(launched: Launched, log: Path) -> Diagnosis:
+    """The engine ended, or could not even be started."""
+    from k3stack.launch.doctor import read_text
+
+    if launched.refused is not None:
+        words = f"{launched.start.words[0]}: {launched.refused}"
+        cause = _own(
+            "cannot-start",
+            "the command cannot be started",
+            words,
+            "The program is not there, or may not be run.",
+            "Name the Python that has the engine with --python, or use --docker.",
+        )
+        return Diagnosis((cause,), None, False, None)
+    text = read_text(log) if log.is_file() else ""
+    found = recognise(text, launched.ended, launched.start.engine)
+    full = full_disks((log.parent, Path(tempfile.gettempdir()), Path.home()))
+    if full and not any(one.id == "disk-full" for one in found.causes):
+        # What is written last is lost on a full disk, the reason with it: so the disk comes first.
+        said = _known("disk-full", f"{full[0]} has no room left")
+        return replace(found, causes=(said, *found.causes))
+    if not found.causes and found.first_error is None:
+        return replace(found, causes=(_silent_end(launched.ended),))
+    return found
+
+
+def _silent_end(ended: Ended | None) -> Cause:
+    said = f"the process {ended}" if ended else "the process ended"
+    return _own(
+        "ended-silently",
+        "the engine ended before it was ready, and said nothing that is known",
+        said,
+        "The log holds no error.",
+        "Read the log's last lines; start again with VLLM_LOGGING_LEVEL=DEBUG (SGLang, --log-level debug).",
+    )
+
+
+def full_disks(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Those folders whose disk has no room left."""
+    found = []
+    for folder in folders:
+        try:
+            if shutil.disk_usage(folder).free < _FULL_BYTES:
+                found.append(folder)
+        except OSError:
+            continue
+    return tuple(found)
+
+
+def foreign_door(launched: Launched, holder: str) -> Diagnosis:
+    """Somebody else answers at our port."""
+    said = f"port {launched.start.port} is answered by {holder or holder_of(launched.start.port)}, not by this engine"
+    return Diagnosis((_known("port-in-use", said),), None, False)
+
+
+def refused_request(launched: Launched, said: str) -> Diagnosis:
+    """It is healthy and does not answer."""
+    cause = _own(
+        "no-first-token",
+        "the server is healthy and does not answer",
+        said,
+        "The one-token request that every start ends with was refused.",
+        f"Look at the log with `k3 doctor {launched.log}`; ask /v1/models for the names it serves.",
+    )
+    return Diagnosis((cause,), None, True)
+
+
+def stopped_process(pids: list[int]) -> Diagnosis:
+    """A process is stopped (SIGSTOP, or a debugger)."""
+    cause = _own(
+        "stopped",
+        "a process of the engine is stopped",
+        f"pid {', '.join(map(str, pids))} is in the state T: it waits for SIGCONT",
+        "Somebody stopped it (SIGSTOP, Ctrl-Z, a debugger), and the others wait for it.",
+        "Let it go on with kill -CONT, and start again.",
+    )
+    return Diagnosis((cause,), None, False)
+
+
+_STUCK = {
+    "starting": "Ranks that wait for each other, or a lock that another process holds, are the usual reasons.",
+    "downloading": "The network is the usual reason: look whether the hub can be reached.",
+    "loading weights": "A network disk that does not answer is the usual reason; `dmesg` and `df` on it tell.",
+    "measuring and compiling": "A kernel's compiler that waits for a lock (another process compiles) does this.",
+    "capturing graphs": "A collective operation in which one rank is missing does this: compare the ranks' logs.",
+}
+
+
+def stuck(launched: Launched, said: str, phase: str) -> Diagnosis:
+    """Nothing moves any more; what the log says of it, if it does."""
+    from k3stack.launch.doctor import read_text
+
+    text = read_text(launched.log) if launched.log.is_file() else ""
+    found = recognise(text, None, launched.start.engine)
+    cause = _own(
+        "stuck",
+        f"the start is stuck in the phase: {phase}",
+        said,
+        _STUCK.get(phase, "No log line, no processor time and no reading: it waits for something."),
+        "See where with `py-spy dump --pid PID`; for several ranks set NCCL_DEBUG=INFO and start again.",
+    )
+    return replace(found, causes=(*(one for one in found.causes if not one.symptom), cause))
+
+
+def _known(name: str, quote: str) -> Cause:
+    one = failure(name)
+    fix = re.sub(r"\{\w+\|([^}]*)\}", r"\1", one.fix)
+    return Cause(one.id, one.title, one.cause, fix, one.source, one.date.isoformat(), None, quote)
+
+
+def _own(name: str, title: str, quote: str, cause: str, fix: str) -> Cause:
+    return Cause(name, title, cause, fix, "k3stack", "2026-11-29", None, quote)
