@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from k3stack import __version__
-from k3stack.cli import compare, convert, doctor, engines, guard, hardware, inspect, patches, plan, recipe, tiny
+from k3stack.cli import compare, convert, doctor, engines, guard, hardware, inspect, panel, patches, plan, recipe, tiny
 from k3stack.cli.output import report_error
 from k3stack.errors import K3Error
 
@@ -50,6 +50,7 @@ app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.command("recipe")(recipe.recipe)
 app.command("tiny")(tiny.tiny)
+app.command("panel")(panel.panel)
 app.add_typer(patches.app, name="patches")
 app.add_typer(doctor.doctor, name="doctor")
 app.command("guard")(guard.guard)
