@@ -9,13 +9,16 @@ from k3stack.panel.dimensions import DIMENSIONS
 from k3stack.panel.rows import selection
 from k3stack.recipe.choice import Choice
 
-__all__ = ["CONCURRENCIES", "CONTEXTS", "About", "about"]
+__all__ = ["CONCURRENCIES", "CONTEXTS", "LONG", "About", "about"]
 
-CONTEXTS = (8_192, 16_384, 32_768, 65_536, 131_072, 196_608, 262_144, 393_216, 524_288, 786_432, 1_048_576)
+CONTEXTS = (8_192, 16_384, 32_768, 65_536, 131_072, 196_608, 262_144, 524_288, 1_048_576)
 """Where the context slider stops, in tokens; 196,608 is the validated setting, 1,048,576 the model's limit."""
 
-CONCURRENCIES = (1, 2, 4, 5, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+CONCURRENCIES = (1, 2, 5, 8, 16, 32, 48, 64, 128, 256, 512)
 """Where the concurrency slider stops, in requests."""
+
+LONG = 196_608
+"""Above this the rules see a long context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class About:
     concurrency: int
     contexts: tuple[int, ...]
     concurrencies: tuple[int, ...]
+    long: int
     dimensions: tuple[str, ...]
     covers: tuple[str, ...] = ()
 
@@ -49,6 +53,7 @@ def about(start: Choice, served: bool, covers: tuple[str, ...] = ()) -> About:
         work.concurrency,
         CONTEXTS,
         CONCURRENCIES,
+        LONG,
         DIMENSIONS,
         covers,
     )

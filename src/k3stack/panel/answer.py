@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from k3stack.engines.rules import rules
 from k3stack.errors import NotKnownError
@@ -19,7 +20,7 @@ from k3stack.panel.rows import Row, rows, selection
 from k3stack.panel.sources import address
 from k3stack.plan.assess import Capacity
 from k3stack.plan.ledger import Line
-from k3stack.plan.plan import Plan
+from k3stack.plan.plan import Plan, Verdict
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
@@ -27,9 +28,9 @@ from k3stack.recipe.client import client_snippets
 from k3stack.recipe.deployment import Deployment, Reason
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form, render
-from k3stack.values import Origin
+from k3stack.values import Origin, dump
 
-__all__ = ["FILES", "Answer", "answer", "describe"]
+__all__ = ["FILES", "Answer", "answer", "at", "describe", "remembered"]
 
 FILES = {
     Form.DOCKER: "k3-docker.sh",
@@ -58,6 +59,7 @@ class Memory:
     """What one GPU of one role holds; the plan's own figures.
 
     Attributes:
+        refused: why the planner does not support it; empty when it does.
         gpu_bytes: all memory of the GPU.
         budget_bytes: what the engine may use of it.
         would_fit: the smallest changes that would, when it does not fit.
@@ -66,7 +68,7 @@ class Memory:
 
     role: str
     verdict: str
-    reason: str
+    refused: str
     gpu_bytes: int
     gpu_source: str
     gpu_origin: Origin
@@ -202,6 +204,12 @@ def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, sho
     )
 
 
+def remembered(found: Fit) -> dict[str, Any]:
+    """What of an answer comes from the planner, as JSON."""
+    memory = [dump(_memory(one.role, one.plan)) for one in found.roles]
+    return {"verdict": _worst(found), "memory": memory, "unknown": list(found.unknown)}
+
+
 def _worst(found: Fit) -> str:
     order = ("not supported", "does not fit", "tight", "fits")
     verdicts = [one.plan.verdict.value for one in found.roles]
@@ -217,7 +225,7 @@ def _memory(role: str, plan: Plan) -> Memory:
     return Memory(
         role=role,
         verdict=plan.verdict.value,
-        reason=plan.reason,
+        refused=plan.reason if plan.verdict is Verdict.NOT_SUPPORTED else "",
         gpu_bytes=plan.gpu.memory_bytes,
         gpu_source=plan.gpu.source,
         gpu_origin=plan.gpu.memory_origin,

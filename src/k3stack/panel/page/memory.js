@@ -16,7 +16,7 @@ K3.memory = (() => {
     const values = {
       need: gb(one.total_bytes, 2), have: gb(one.budget_bytes, 2), left: gb(one.left_bytes, 2), missing: gb(-one.left_bytes, 2),
     };
-    if (one.verdict === "not supported") return data(one.reason);
+    if (one.verdict === "not supported") return data(one.refused);
     if (one.verdict === "does not fit") return t(one.total_bytes <= one.budget_bytes ? "verdict.split" : "verdict.short", values);
     return t(one.verdict === "tight" ? "verdict.tight" : "verdict.fits", values);
   }
