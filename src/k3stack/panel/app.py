@@ -158,7 +158,7 @@ async def _body(receive: Receive, limit_bytes: int) -> bytes:
     body = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if len(body) > limit_bytes:
             what = f"a command has at most {limit_bytes // 1024} KiB"
             raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, "Paste the command alone.")

@@ -41,7 +41,9 @@ class Site:
     size_bytes: int
 
 
-def export(folder: Path, hardware: tuple[str, ...] = (), all_releases: bool = False, report: Report | None = None) -> Site:
+def export(
+    folder: Path, hardware: tuple[str, ...] = (), all_releases: bool = False, report: Report | None = None
+) -> Site:
     """Write the site.
 
     Args:
@@ -101,9 +103,7 @@ def _grouped(choices: Iterable[Choice]) -> dict[str, list[Choice]]:
     return found
 
 
-def _written(
-    shards: dict[str, list[Choice]], held: frozenset[Choice], told: Report
-) -> Iterator[tuple[str, str, int]]:
+def _written(shards: dict[str, list[Choice]], held: frozenset[Choice], told: Report) -> Iterator[tuple[str, str, int]]:
     """Each shard's name, text and number of states; several at once where there are several cores."""
     selections = frozenset(selection(choice) for choice in held)
     total, done = sum(map(len, shards.values())), 0

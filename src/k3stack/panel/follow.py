@@ -76,10 +76,10 @@ def _moves(before: Choice, after: Choice, dimension: str, reasons: tuple[Refusal
         old, new = value(before, name), value(after, name)
         if name != dimension and old != new:
             found.append(Move(name, old, new, _why(name, after, reasons)))
-    for name in ("utilization", "batched_tokens"):
+    for name, style in (("utilization", "g"), ("batched_tokens", ",")):
         then, now = getattr(before.workload, name), getattr(after.workload, name)
         if then != now:
-            found.append(Move(name, f"{then:g}" if name == "utilization" else f"{then:,}", f"{now:g}" if name == "utilization" else f"{now:,}", ""))
+            found.append(Move(name, format(then, style), format(now, style), ""))
     return found
 
 

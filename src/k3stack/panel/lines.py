@@ -72,7 +72,8 @@ class _Table:
                 value = " ".join(values)
                 self._flags.setdefault(flag.name, []).append((value, (flag.reason, *flag.also)))
             for variable in role.command.environment:
-                self._variables[variable.name] = (variable.reason,)
+                known = self._variables.get(variable.name, ())
+                self._variables[variable.name] = tuple(dict.fromkeys((*known, variable.reason)))
 
     def parts(self, line: str) -> Iterator[Part]:
         """The line cut where a reason begins and ends."""
@@ -119,8 +120,8 @@ class _Table:
 
 
 def _trimmed(line: str, end: int, stop: int) -> int:
-    """Without what only leads to the next word: blanks, a line's continuation, docker's --env before a variable."""
+    """Without what only leads to the next word: blanks, a line's continuation or end, docker's --env."""
     rest = line[end:stop]
-    for tail in (r"\s*\\$", r"\s*(?:--env|--volume)?\s*$"):
+    for tail in (r"; fi$", r"\s*\\$", r"\s*(?:--env|--volume)?\s*$"):
         rest = re.sub(tail, "", rest)
     return end + len(rest)

@@ -66,9 +66,7 @@ def selection(choice: Choice) -> str:
     pairs = [pair.partition("=") for pair in to_query(choice).split("&")]
     standard = urlencode({"batched_tokens": Workload().batched_tokens}), "model="
     return "&".join(
-        f"{name}={rest}"
-        for name, _, rest in pairs
-        if name not in WORKLOAD_FIELDS and f"{name}={rest}" not in standard
+        f"{name}={rest}" for name, _, rest in pairs if name not in WORKLOAD_FIELDS and f"{name}={rest}" not in standard
     )
 
 
@@ -91,9 +89,7 @@ def _option(choice: Choice, dimension: str, word: str, layouts: dict[str, Pair])
         return Option(word, label, note, False, selection(changed.choice), changed.moves)
     assert changed.refusal is not None
     reason = changed.refusal.reason
-    refused = Refused(
-        reason.rule, reason.why, changed.refusal.fix, reason.source, reason.date, address(reason.source)
-    )
+    refused = Refused(reason.rule, reason.why, changed.refusal.fix, reason.source, reason.date, address(reason.source))
     return Option(word, label, note, False, refused=refused)
 
 

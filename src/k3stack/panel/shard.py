@@ -19,6 +19,7 @@ from k3stack.panel.answer import at, describe, remembered
 from k3stack.panel.compact import compact, pooled
 from k3stack.panel.equivalent import recipe_words
 from k3stack.panel.figures import measured
+from k3stack.panel.follow import change
 from k3stack.panel.pool import Pool
 from k3stack.panel.rows import Option, Row, rows, selection
 from k3stack.panel.template import MARKERS, Template
@@ -50,7 +51,7 @@ def shard(choices: list[Choice], holds: Callable[[Choice], bool]) -> tuple[str, 
         holds: whether the site holds a choice; what it does not cannot be taken.
     """
     making = _Shard(holds)
-    records = [[making.pool.add(selection(choice)), *making.record(at_, choice)] for at_, choice in enumerate(choices)]
+    records = [[making.pool.add(selection(choice)), *making.record(choice)] for choice in choices]
     states = json.dumps(records, separators=(",", ":"))
     return f'{{"pool":{making.pool.text()},"states":{states}}}', len(records)
 
@@ -63,10 +64,10 @@ class _Shard:
         self._specs: dict[Any, Any] = {}
         self._texts_of: dict[str, int] = {}
 
-    def record(self, number: int, choice: Choice) -> list[Any]:
+    def record(self, choice: Choice) -> list[Any]:
         grid, variants = self._grid(choice)
         texts = {
-            ("l" if long else "s") + ("r" if ratio else ""): self._texts(choice, long, ratio, number)
+            ("l" if long else "s") + ("r" if ratio else ""): self._texts(choice, long, ratio)
             for long, ratio in sorted(variants)
         }
         figures = self.pool.add(dump_all(measured(choice)))
@@ -91,8 +92,6 @@ class _Shard:
         ]
 
     def _holds_selection(self, choice: Choice, dimension: str, option: Option) -> bool:
-        from k3stack.panel.follow import change
-
         there = change(choice, dimension, option.value).choice
         return there is not None and self._holds(there)
 
@@ -107,7 +106,11 @@ class _Shard:
     def _asked(self, choice: Choice) -> Any:
         """What the planner was asked: two choices that ask the same have the same grid."""
         found = self._fit(choice)
-        return found.unknown, choice.version, tuple((one.role, one.plan.scheme, one.plan.layout, one.plan.workload) for one in found.roles)
+        return (
+            found.unknown,
+            choice.version,
+            tuple((one.role, one.plan.scheme, one.plan.layout, one.plan.workload) for one in found.roles),
+        )
 
     def _planned(self, choice: Choice) -> tuple[int, frozenset[tuple[bool, bool]]]:
         variants: set[tuple[bool, bool]] = set()
@@ -129,7 +132,7 @@ class _Shard:
 
     # --- texts
 
-    def _texts(self, choice: Choice, long: bool, ratio: bool, number: int) -> int:
+    def _texts(self, choice: Choice, long: bool, ratio: bool) -> int:
         """The texts of one kind of sliders' places; choices that come to the same deployment share them."""
         template = Template(choice, MARKERS[0], long, ratio)
         deployment = build(template.choice)
