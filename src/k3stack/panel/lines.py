@@ -108,9 +108,10 @@ class _Table:
             yield from ((begin, end, reason) for begin, end, reason in images if begin >= 0)
 
     def _of_flag(self, name: str, rest: str) -> tuple[Reason, ...]:
-        """Roles may give the same flag for different reasons: the value tells which."""
+        """Roles may give the same flag for different reasons: the value tells which, or all are given."""
         rows = self._flags[name]
-        return next((reasons for value, reasons in rows if value and value in rest), rows[0][1])
+        found = [reasons for value, reasons in rows if value and value in rest] or [reasons for _, reasons in rows]
+        return tuple(dict.fromkeys(reason for reasons in found for reason in reasons))
 
     def _number(self, reasons: tuple[Reason, ...]) -> int:
         if reasons not in self._numbers:
