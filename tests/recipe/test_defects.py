@@ -8,11 +8,14 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
-from k3stack.recipe.build import build
+from k3stack.recipe.asking import engine_words
+from k3stack.recipe.build import build, captured
 from k3stack.recipe.choice import Choice, Feature, Goal, Serving, refused
 from k3stack.recipe.deployment import Command, Deployment
 from k3stack.recipe.render.docker import render as docker
@@ -286,3 +289,44 @@ def test_no_token_is_ever_written() -> None:
     for deployment in every_role():
         words = shlex.split(docker(deployment), comments=True)
         assert not any(word.startswith("HF_TOKEN=") for word in words)
+
+
+# --- what vLLM's own validation of our commands showed ---
+
+
+def test_rank_0_of_one_door_names_no_start_rank() -> None:
+    """A start rank there makes vLLM infer hybrid balancing: the door then reaches its own replicas alone."""
+    made = build(vllm("b300", Layout(tp=1, dp=16, ep=True))).roles[0]
+    assert made.doors == 1 and "--data-parallel-start-rank" not in made.command.words()
+    words = engine_words(made, rank=1)
+    assert words[words.index("--data-parallel-start-rank") + 1] == "8" and "--headless" in words
+
+
+def test_every_decode_door_names_its_start_rank() -> None:
+    made = build(published("vllm", "b300", Serving.DISAGGREGATED, Goal.BALANCED)).roles[1]
+    starts = [engine_words(made, rank) for rank in (0, 1)]
+    assert [words[words.index("--data-parallel-start-rank") + 1] for words in starts] == ["0", "8"]
+
+
+def test_no_prefix_caching_is_said() -> None:
+    """vLLM keeps K3's prefixes unless it is told not to."""
+    made = command(vllm("b300", Layout(tp=8), workload=Workload(prefix_caching=False)))
+    assert "--no-enable-prefix-caching" in made.words()
+
+
+@pytest.mark.parametrize(
+    ("requests", "plain", "drafted"), [(1, 1, 16), (2, 2, 24), (4, 4, 40), (5, 8, 48), (32, 32, 288)]
+)
+def test_graphs_cover_every_request(requests: int, plain: int, drafted: int) -> None:
+    """vLLM cuts a size that it does not capture down to the next smaller one; full batches would run bare."""
+    work = Workload(concurrency=requests)
+    layout = Layout(tp=16)
+    assert command(vllm("b200", layout, workload=work)).flag("max-cudagraph-capture-size") == plain
+    made = command(vllm("b200", layout, Feature.DSPARK, workload=work))
+    assert made.flag("max-cudagraph-capture-size") == drafted
+
+
+@given(st.integers(1, 2_000))
+def test_a_captured_size_is_one_of_vllms_and_enough(tokens: int) -> None:
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 2_049, 16)]
+    assert captured(tokens) == next(size for size in sizes if size >= tokens)

@@ -97,7 +97,7 @@ def test_the_plan_sets_the_sizes() -> None:
     assert command.flag("max-num-seqs") == command.flag("max-cudagraph-capture-size") == 8
     assert command.flag("kv-cache-dtype") == "auto"
     assert command.flag("gpu-memory-utilization") == "0.85"
-    assert command.flag("enable-prefix-caching") is None
+    assert command.flag("enable-prefix-caching") is False
     assert command.flag("attention-config") is None
 
 

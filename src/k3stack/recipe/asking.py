@@ -10,7 +10,7 @@ from k3stack.engines.releases import latest, release
 from k3stack.recipe.choice import CARD
 from k3stack.recipe.deployment import Deployment, Role
 
-__all__ = ["Verdict", "check", "engine_words"]
+__all__ = ["Verdict", "check", "engine_variables", "engine_words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,20 @@ def check(deployment: Deployment, python: str | None = None, image: str | None =
     return Verdict(said, errors)
 
 
-def engine_words(role: Role) -> list[str]:
-    """The words behind the program, as rank 1 would fill them."""
-    places = {"{rank}": "1", "{head}": "10.0.0.1", "{self}": "10.0.0.2", "{dp_start}": str(role.local_replicas)}
-    words = []
-    for text in role.command.words(worker=True)[len(role.command.program) :]:
-        for place, value in places.items():
-            text = text.replace(place, value)
-        words.append(text)
-    return words
+def engine_words(role: Role, rank: int = 1) -> list[str]:
+    """The words behind the program, as a rank would fill them."""
+    words = role.command.words(worker=rank > 0)[len(role.command.program) :]
+    return [_filled(text, role, rank) for text in words]
+
+
+def engine_variables(role: Role, rank: int = 1) -> dict[str, str]:
+    """The environment variables, as a rank would fill them."""
+    return {name: _filled(value, role, rank) for name, value in role.command.variables().items()}
+
+
+def _filled(text: str, role: Role, rank: int) -> str:
+    start = str(role.local_replicas * rank)
+    places = {"{rank}": str(rank), "{head}": "10.0.0.1", "{self}": f"10.0.0.{rank + 1}", "{dp_start}": start}
+    for place, value in places.items():
+        text = text.replace(place, value)
+    return text

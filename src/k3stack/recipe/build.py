@@ -16,12 +16,12 @@ from k3stack.plan.layout import Layout
 from k3stack.plan.plan import Plan
 from k3stack.recipe.assemble import Assembly, fill
 from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, from_plan, refused
-from k3stack.recipe.deployment import Command, Deployment, Reason, Role, reason_of
+from k3stack.recipe.deployment import WORKER, Command, Deployment, Reason, Role, reason_of
 from k3stack.recipe.router import router
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["build", "places", "problems"]
+__all__ = ["build", "captured", "places", "problems"]
 
 _NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
 
@@ -129,9 +129,23 @@ def places(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
         "state_ratio": work.state_ratio,
         "concurrency": work.concurrency,
         "sequences": sequences,
-        "graph_tokens": sequences * (_DRAFT_TOKENS + 1),
+        "graphs": captured(sequences),
+        "draft_graphs": captured(sequences * (_DRAFT_TOKENS + 1)),
         "kv_dtype": "fp8" if work.kv_dtype.size_bytes == 1 else "auto",
     }
+
+
+def captured(tokens: int) -> int:
+    """The smallest size that vLLM captures a CUDA graph for and that covers so many tokens; a size between is cut down.
+
+    Its sizes are 1, 2, 4, multiples of 8 below 256 and of 16 from there (vLLM 0.33.0: vllm/config/vllm.py
+    _set_cudagraph_sizes).
+    """
+    for size in (1, 2, 4):
+        if tokens <= size:
+            return size
+    step = 8 if tokens <= 248 else 16
+    return -(-tokens // step) * step
 
 
 def problems(deployment: Deployment, choice: Choice) -> Iterator[str]:
@@ -158,8 +172,8 @@ def _router_release(engine: str) -> Any:
 
 def _sample(value: Any) -> Any:
     """A value as a node would fill it, so that it can be checked."""
-    if value == "{worker}":
-        return True
+    if isinstance(value, str) and value.startswith(WORKER):
+        return _sample(value.removeprefix(WORKER)) if value != WORKER else True
     if value in ("{rank}", "{dp_start}"):
         return 1
     return fill(value, {"head": "10.0.0.1", "self": "10.0.0.2"})

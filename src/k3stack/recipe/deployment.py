@@ -1,8 +1,8 @@
 """A deployment: the commands of every role as data. Renderers turn it into text; nothing here is text.
 
 Values may hold places that only a running node can fill: `{rank}`, `{head}` (address of rank 0), `{self}` (address of
-this node), `{worker}` (the bare flag on every rank but 0), `{dp_start}` (first data-parallel rank of this node) and, in
-a router's command, `{prefill}` and `{decode}` (addresses of the roles' doors).
+this node), `{worker}` (in front of a value, or alone for a bare flag: on every rank but 0), `{dp_start}` (first
+data-parallel rank of this node) and, in a router's command, `{prefill}` and `{decode}` (addresses of the roles' doors).
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any
 
 from k3stack.engines.rules import Rule
 
-__all__ = ["Command", "Deployment", "Flag", "Reason", "Role", "Variable", "reason_of"]
+__all__ = ["WORKER", "Command", "Deployment", "Flag", "Reason", "Role", "Variable", "reason_of"]
+
+
+WORKER = "{worker}"
+"""What stands in front of a value that rank 0 does not get; alone it is the bare flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,8 @@ class Flag:
     also: tuple[Reason, ...] = ()
 
     def words(self) -> list[str]:
-        """The words on the command line; `{worker}` flags are for the renderer to place."""
-        if self.value is True or self.value == "{worker}":
+        """The words on the command line; whether a rank gets them is for the renderer to say."""
+        if self.value is True or self.value == WORKER:
             return [f"--{self.name}"]
         if self.value is False:
             return [f"--no-{self.name}"]
@@ -57,12 +61,12 @@ class Flag:
             return [f"--{self.name}", json.dumps(self.value, separators=(",", ":"))]
         if isinstance(self.value, list):
             return [f"--{self.name}", *map(str, self.value)]
-        return [f"--{self.name}", str(self.value)]
+        return [f"--{self.name}", str(self.value).removeprefix(WORKER)]
 
     @property
     def workers_only(self) -> bool:
         """Whether rank 0 leaves it out."""
-        return bool(self.value == "{worker}")
+        return isinstance(self.value, str) and self.value.startswith(WORKER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.recipe.choice import CARD, MODELS, Choice, Feature, Serving
 from k3stack.recipe.copied import Copied, take_apart
+from k3stack.recipe.deployment import WORKER
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["Diagnosis", "Finding", "Weight", "diagnose"]
@@ -339,7 +340,7 @@ def _needed(
         if not rule.needed:
             continue
         for name, value in rule.set.items():
-            if name in misread or value == "{worker}":
+            if name in misread or str(value).startswith(WORKER):
                 continue
             if not _given(value, values.get(name)):
                 given = f"is {values[name]}" if name in values else "is missing"

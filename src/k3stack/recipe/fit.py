@@ -124,7 +124,7 @@ def _vllm(choice: Choice, command: Command, layout: Layout) -> dict[str, Any]:
     draft = command.flag("speculative-config") or {}
     return {
         "batched_tokens": int(command.flag("max-num-batched-tokens")),
-        "prefix_caching": command.flag("enable-prefix-caching") is True,
+        "prefix_caching": command.flag("enable-prefix-caching") is not False,
         "speculative_tokens": int(draft.get("num_speculative_tokens", 0)),
         "vision": command.flag("language-model-only") is not True,
         "state_dtype": StateDtype(command.flag("mamba-ssm-cache-dtype") or StateDtype.FP32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from k3stack.recipe.deployment import Deployment, Role
-from k3stack.recipe.render.words import uses
+from k3stack.recipe.render.words import places, uses, word
 
 __all__ = ["script"]
 
@@ -43,8 +43,10 @@ def _cases(deployment: Deployment, body: RoleLines) -> Iterator[str]:
         yield f"{role.name})"
         yield from (f"  {line}" for line in _asked(role))
         yield from (f"  {line}" for line in body(deployment, role))
-        for flag in (flag for flag in role.command.flags if flag.workers_only):
-            yield f'  if [ "$rank" -gt 0 ]; then set -- "$@" --{flag.name}; fi'
+        only = [text for flag in role.command.flags if flag.workers_only for text in flag.words()]
+        if only:
+            words = " ".join(word(text, places(role)) for text in only)
+            yield f'  if [ "$rank" -gt 0 ]; then set -- "$@" {words}; fi'
         yield "  ;;"
     yield "*)"
     yield f'  echo "no role $role; there are: {" ".join(role.name for role in deployment.roles)}" >&2'

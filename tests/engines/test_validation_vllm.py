@@ -1,0 +1,214 @@
+"""Our vLLM commands through all of vLLM's validation for K3 that needs no GPU, and its refusals against our rules."""
+
+import json
+import os
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k3stack.engines.check import broken_rules
+from k3stack.engines.reading import read
+from k3stack.engines.releases import release
+from k3stack.hardware.table import gpu
+from k3stack.recipe.asking import engine_variables, engine_words
+from k3stack.recipe.deployment import Deployment, Role
+from k3stack.spec.schemes import Scheme
+from tests.engines.k3_folder import draft_folder, k3_folder
+from tests.engines.stub_driver import stub_driver
+from tests.engines.test_commands import sample
+from tests.engines.venvs import engine_python
+
+pytestmark = pytest.mark.engines
+
+VERSION = "0.33.0"
+CAPABILITY = {"sm90": [9, 0], "sm100": [10, 0], "sm103": [10, 3]}
+MULTIPROCESSORS = {"sm90": 132, "sm100": 148, "sm103": 148}
+DRAFT = "RedHatAI/Kimi-K3-speculator.dspark"
+FOLDERS = {
+    "moonshotai/Kimi-K3": Scheme.MXFP4,
+    "nvidia/Kimi-K3-NVFP4": Scheme.NVFP4_MIXED,
+    "RedHatAI/Kimi-K3-NVFP4": Scheme.NVFP4_EXPERTS,
+}
+
+NOT_HERE = {
+    "amd": "vLLM's ROCm platform imports amdsmi and ROCm kernels, which the CUDA wheel does not have: parsed only",
+}
+"""What cannot go through, and why. Rows of this table are counted and printed; everything else must pass."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rank's command, where it came from, and what it is to run on."""
+
+    made: Deployment
+    role: Role
+    rank: int
+
+    @property
+    def sm(self) -> str:
+        return gpu(self.made.gpu).architecture
+
+
+class Folders:
+    """What stands for the checkpoints and the draft, and for the driver's library."""
+
+    def __init__(self, home: Path) -> None:
+        self.models = {name: k3_folder(home / scheme.value, scheme) for name, scheme in FOLDERS.items()}
+        self.draft = draft_folder(home / "draft", str(self.models["moonshotai/Kimi-K3"]))
+        self.driver = stub_driver(home / "driver")
+
+    def words(self, words: list[str]) -> list[str]:
+        """The words with folders for names; what is asked of a model's configuration is asked of the same one."""
+        named = [str(self.models.get(words[0], words[0])), *words[1:]]
+        return [text.replace(DRAFT, str(self.draft)) for text in named]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("k3"))
+
+
+def resolved(folders: Folders, hardware: str, asked: list[tuple[list[str], dict[str, str]]]) -> list[dict[str, Any]]:
+    """What vLLM says about commands as if on this hardware; one process, since it remembers the capability."""
+    kind = gpu(hardware)
+    stated = {
+        "capability": CAPABILITY[kind.architecture],
+        "memory_bytes": kind.memory_bytes,
+        "multiprocessors": MULTIPROCESSORS[kind.architecture],
+        "per_node": kind.gpus_per_node,
+        "name": kind.name,
+    }
+    cases = [{"gpu": stated, "words": folders.words(words), "variables": variables} for words, variables in asked]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(folders.driver),
+        "CUDA_VISIBLE_DEVICES": "",  # vLLM then takes Triton for usable although no driver is active yet
+        "HF_HUB_OFFLINE": "1",
+    }
+    script = Path(__file__).with_name("resolve_vllm.py")
+    ran = subprocess.run(
+        [str(engine_python("vllm", VERSION)), str(script)],
+        input=json.dumps(cases),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1_500,
+        env=environment,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    answers: list[dict[str, Any]] = json.loads(ran.stdout)
+    return answers
+
+
+@pytest.fixture(scope="module")
+def answered(folders: Folders) -> list[tuple[Case, dict[str, Any]]]:
+    """Every command of the sample, each rank that differs, with vLLM's answer."""
+    cases = [
+        Case(made, role, rank)
+        for made in sample("vllm", VERSION)
+        for role in made.roles
+        if role.name != "router"
+        for rank in range(min(role.nodes, 2))
+    ]
+    here = [case for case in cases if case.made.vendor not in NOT_HERE]
+    print()
+    for vendor, count in Counter(case.made.vendor for case in cases if case.made.vendor in NOT_HERE).items():
+        print(f"not through full validation: {count} for {vendor}: {NOT_HERE[vendor]}")
+    found: list[tuple[Case, dict[str, Any]]] = []
+    for hardware in sorted({case.made.gpu for case in here}):
+        group = [case for case in here if case.made.gpu == hardware]
+        asked = [(engine_words(case.role, case.rank), engine_variables(case.role, case.rank)) for case in group]
+        found += zip(group, resolved(folders, hardware, asked), strict=True)
+    print(f"{len(found)} commands went through vLLM {VERSION}'s full validation")
+    return found
+
+
+def test_commands_of_every_rule_pass_vllms_validation(answered: list[tuple[Case, dict[str, Any]]]) -> None:
+    bad = {answer["error"]: case.role.command.words() for case, answer in answered if answer["error"]}
+    assert not bad, bad
+    assert len(answered) >= 60
+
+
+def test_vllm_understands_what_the_command_means(answered: list[tuple[Case, dict[str, Any]]]) -> None:
+    """What vLLM makes of a command is what the choice wanted; kernels included."""
+    for case, answer in answered:
+        command, found = case.role.command, answer["found"]
+        context = (case.made.gpu, case.role.name, case.rank, command.words())
+        assert found["architecture"] == "KimiK3ForConditionalGeneration"
+        assert found["prefix_caching"] is command.flag("enable-prefix-caching"), context
+        assert found["multimodal"] is not bool(command.flag("language-model-only")), context
+        assert found["context"] == command.flag("max-model-len"), context
+        assert found["graphs"] == command.flag("max-cudagraph-capture-size"), context
+        draft = command.flag("speculative-config") or {}
+        assert found["draft"] == draft.get("num_speculative_tokens", 0), context
+        assert found["v2_runner"], context
+        assert_replicas(case, found)
+        assert_kernels(case, found)
+
+
+def assert_replicas(case: Case, found: dict[str, Any]) -> None:
+    """Which replicas this rank's door reaches."""
+    assert found["dp"] == (case.role.command.flag("data-parallel-size") or 1)
+    if case.role.doors == 1:
+        assert not found["hybrid_lb"] and not found["external_lb"]
+    else:
+        assert found["hybrid_lb"] or found["external_lb"]
+    assert found["rank"] == (case.role.local_replicas * case.rank if found["dp"] > 1 else 0)
+
+
+def assert_kernels(case: Case, found: dict[str, Any]) -> None:
+    """The kernels that were named are those that vLLM takes."""
+    command, sm = case.role.command, case.sm
+    assert found["decode"] == (command.flag("attention-backend") or "FLASHINFER_MLA")
+    named = (command.flag("attention-config") or {}).get("mla_prefill_backend")
+    assert found["prefill"] == ("TrtllmRaggedPrefillBackend" if named else "FlashAttnPrefillBackend")
+    nvfp4 = "NVFP4" in command.model
+    if command.flag("moe-backend") == "deep_gemm_mega_moe":
+        assert found["experts"] == "deep_gemm_mega_moe"
+    elif sm == "sm90":
+        assert found["experts"] == ("HUMMING" if nvfp4 else "MARLIN")
+    else:
+        assert found["experts"].startswith("FLASHINFER_TRTLLM")
+
+
+BASE = "moonshotai/Kimi-K3 --trust-remote-code --tensor-parallel-size 8"
+NVFP4 = BASE.replace("moonshotai/Kimi-K3", "nvidia/Kimi-K3-NVFP4")
+SPECULATIVE = '--speculative-config {"model":"' + DRAFT + '","num_speculative_tokens":8,"method":"dspark"}'
+NIXL = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}'
+
+WRONG: list[tuple[str, str, str, dict[str, str]]] = [
+    ("b300", "vllm-check-dspark-runner", f"{BASE} {SPECULATIVE}", {"VLLM_USE_V2_MODEL_RUNNER": "0"}),
+    (
+        "b300",
+        "vllm-check-text-only-graphs",
+        f'{BASE} --language-model-only --compilation-config {{"cudagraph_mm_encoder":true}}',
+        {},
+    ),
+    ("b300", "vllm-check-nvfp4-cache", f"{BASE} --kv-cache-dtype nvfp4", {}),
+    ("b300", "vllm-check-allocator", f"{BASE} {NIXL}", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+    ("b300", "vllm-check-dbo", f"{BASE} --enable-dbo", {}),
+    ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend triton", {}),
+    ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend flashinfer_cutlass", {}),
+    ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend deep_gemm", {}),
+    ("h200", "vllm-check-blackwell-decode", f"{BASE} --attention-backend TOKENSPEED_MLA --kv-cache-dtype fp8", {}),
+    ("h200", "vllm-check-blackwell-decode", f"{BASE} --attention-backend FLASHINFER_MLA", {}),
+    ("h200", "vllm-check-blackwell-prefill", f"{BASE} --attention-config.mla_prefill_backend TRTLLM_RAGGED", {}),
+]
+
+
+@pytest.mark.parametrize("hardware", ["b300", "h200"])
+def test_what_vllm_refuses_breaks_a_rule(folders: Folders, hardware: str) -> None:
+    rows = [(rule, words.split(), variables) for kind, rule, words, variables in WRONG if kind == hardware]
+    kind = gpu(hardware)
+    for rule, words, variables in rows:
+        scheme = FOLDERS[words[0]].value
+        facts = {"version": VERSION, "architecture": kind.architecture, "gpu": kind.id, "scheme": scheme}
+        values = read(release("vllm", VERSION), words).values()
+        assert rule in {broken.rule.id for broken in broken_rules("vllm", facts, values, variables)}, rule
+    answers = resolved(folders, hardware, [(words, variables) for _, words, variables in rows])
+    taken = [rule for (rule, _, _), answer in zip(rows, answers, strict=True) if answer["error"] is None]
+    assert not taken, taken
