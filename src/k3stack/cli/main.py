@@ -19,6 +19,7 @@ from k3stack.cli import (
     guard,
     hardware,
     inspect,
+    panel,
     parity,
     patches,
     plan,
@@ -68,6 +69,7 @@ app.command("convert")(convert.convert)
 app.command("compare")(compare.compare)
 app.command("plan")(plan.plan)
 app.command("recipe")(recipe.recipe)
+app.command("panel")(panel.panel)
 app.command("preflight")(preflight.preflight)
 app.command("up", context_settings={"allow_extra_args": True})(up.up)
 app.command("status")(status.status)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
+from k3stack.hardware.table import Gpu
 from k3stack.plan.assess import Job
 from k3stack.plan.layout import Layout, Workload
 from k3stack.plan.plan import Plan, Verdict, plan_job
-from k3stack.plan.releases import release
+from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
+from k3stack.spec.model import ModelSpec
 
 __all__ = ["would_fit"]
 
@@ -32,14 +35,37 @@ def would_fit(plan: Plan, reserves: Reserves | None = None) -> Iterator[str]:
                 yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) with {milder}"
 
 
+class _Same:
+    """A model as a key of a cache: the same object. Comparing models by value costs more than planning them."""
+
+    __slots__ = ("spec",)
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.spec is other.spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+
 def _fits(plan: Plan, layout: Layout, workload: Workload, reserves: Reserves | None) -> bool:
-    job = Job(plan.spec, plan.gpu, layout, workload, release(plan.engine, plan.release), reserves)
-    return plan_job(plan.model, job).yes
+    return _job_fits(_Same(plan.spec), plan.gpu, layout, workload, release(plan.engine, plan.release), reserves)
+
+
+@lru_cache(maxsize=8_192)  # plans that differ a little ask for the same changes
+def _job_fits(
+    model: _Same, gpu: Gpu, layout: Layout, workload: Workload, known: Release, reserves: Reserves | None
+) -> bool:
+    return plan_job("", Job(model.spec, gpu, layout, workload, known, reserves)).yes
 
 
 def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None:
     """The mildest change of the workload that fits: more memory for the engine, less context, fewer requests."""
     asked = plan.workload
+    if not _fits(plan, layout, _mildest(asked), reserves):
+        return None
     for tokens in dict.fromkeys((asked.batched_tokens, min(asked.batched_tokens, 4_096))):
         for concurrency in dict.fromkeys((asked.concurrency, min(asked.concurrency, 5))):
             for context in _halvings(asked.context):
@@ -50,6 +76,17 @@ def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None
                     if tried != asked and _fits(plan, layout, tried, reserves):
                         return _difference(asked, tried)
     return None
+
+
+def _mildest(asked: Workload) -> Workload:
+    """The last change that would be tried; where it does not fit, none before it does."""
+    return replace(
+        asked,
+        context=list(_halvings(asked.context))[-1],
+        concurrency=min(asked.concurrency, 5),
+        utilization=max(asked.utilization, 0.97),
+        batched_tokens=min(asked.batched_tokens, 4_096),
+    )
 
 
 def _halvings(context: int) -> Iterator[int]:

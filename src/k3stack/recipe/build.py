@@ -21,7 +21,7 @@ from k3stack.recipe.router import router
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["build", "captured", "problems"]
+__all__ = ["build", "captured", "places", "problems"]
 
 _NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
 
@@ -85,7 +85,7 @@ def _deployment(choice: Choice, served_name: str | None) -> Deployment:
 def _role(
     choice: Choice, name: str, layout: Layout, facts: dict[str, Any], chosen: list[Rule], served_name: str | None
 ) -> Role:
-    assembly = Assembly(_values(choice, layout, facts["nodes"]))
+    assembly = Assembly(places(choice, layout, facts["nodes"]))
     served = served_name or choice.model_path.rstrip("/").rpartition("/")[2].lower()
     assembly.set("served-model-name", served, _NAME)
     assembly.apply(chosen)
@@ -109,7 +109,8 @@ def _role(
     )
 
 
-def _values(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
+def places(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
+    """What stands for the places in rules' values, for a role with this layout."""
     work = choice.workload
     sequences = -(-work.concurrency // layout.dp)
     return {

@@ -1,0 +1,155 @@
+// Words, numbers and elements. Text reaches the page through textContent only; nothing here reads markup.
+"use strict";
+const K3 = (() => {
+  const words = {};
+  let language = "en";
+
+  /** The words of one language, by key. */
+  function strings(name, table) {
+    words[name] = table;
+  }
+
+  /** A text in the page's language; {names} stand for values. */
+  function t(key, values) {
+    const text = (words[language] && words[language][key]) ?? (words.en && words.en[key]) ?? key;
+    if (!values) return text;
+    return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+  }
+
+  /** Whether there is a text for this key. */
+  function has(key) {
+    return Boolean(words[language] && key in words[language]);
+  }
+
+  function speak(name) {
+    if (name in words) language = name;
+    document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
+  }
+
+  /** An element with attributes and children; `on...` are listeners, a string child is text. */
+  function el(tag, attributes, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === undefined || value === null || value === false) continue;
+      if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (name === "text") made.textContent = value;
+      else made.setAttribute(name, value === true ? "" : String(value));
+    }
+    for (const child of children.flat()) {
+      if (child === null || child === undefined || child === "") continue;
+      made.append(child);
+    }
+    return made;
+  }
+
+  /** Text that comes from the engines' rules or a planner: it is data, the same in every language. */
+  function data(text, tag = "span", attributes = {}) {
+    return el(tag, { translate: "no", lang: "en", ...attributes, text });
+  }
+
+  function fill(node, ...children) {
+    node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
+  }
+
+  const $ = (id) => document.getElementById(id);
+
+  /** A link to a rule's source; plain text where there is no address for it. Only https is followed. */
+  function source(text, url) {
+    if (!url || !url.startsWith("https://")) return data(text);
+    return el("a", { href: url, rel: "noreferrer noopener", target: "_blank", translate: "no", lang: "en", text });
+  }
+
+  /** "rule, source, date" of a reason. */
+  function origin(reason) {
+    return el("span", { class: "origin" }, source(reason.source, reason.url), data(`, ${reason.date}`));
+  }
+
+  const number = (value, digits = 0) =>
+    value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const gb = (bytes, digits = 1) => `${number(bytes / 1e9, digits)} GB`;
+  const tokens = (count) => {
+    if (count >= 2 ** 20 && count % 2 ** 20 === 0) return `${count / 2 ** 20}M`;
+    if (count >= 1024 && count % 1024 === 0) return `${count / 1024}K`;
+    return number(count);
+  };
+
+  let timer = 0;
+  /** Tell the reader something for a while, at the top of the page; several lines stay until they are closed. */
+  function notice(lines, action) {
+    const close = () => fill($("notices"));
+    clearTimeout(timer);
+    fill(
+      $("notices"),
+      el(
+        "div",
+        { class: "notice" },
+        el("div", { class: "notice-text" }, lines.map((line) => el("p", {}, line))),
+        action ? el("button", { type: "button", class: "tool", text: action.text, onclick: () => (close(), action.run()) }) : null,
+        el("button", { type: "button", class: "tool", text: t("close"), onclick: close }),
+      ),
+    );
+    if (lines.length === 1 && !action) timer = setTimeout(close, 6000);
+  }
+
+  async function copy(text, button) {
+    let done = true;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      done = copyOld(text);
+    }
+    const before = button.dataset.t;
+    button.textContent = t(done ? "copied" : "copy.failed");
+    setTimeout(() => (button.textContent = t(before)), 1600);
+  }
+
+  /** For pages from a file, where browsers keep the clipboard's newer interface back. */
+  function copyOld(text) {
+    const area = el("textarea", { class: "away", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    const focused = document.activeElement;
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (focused) focused.focus();
+    return done;
+  }
+
+  function download(name, text) {
+    const address = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+    const link = el("a", { href: address, download: name });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  }
+
+  const kept = {
+    get(name) {
+      try {
+        return localStorage.getItem(`k3-${name}`);
+      } catch {
+        return null;
+      }
+    },
+    set(name, value) {
+      try {
+        localStorage.setItem(`k3-${name}`, value);
+      } catch {
+        // A browser that keeps nothing still shows the page.
+      }
+    },
+  };
+
+  return {
+    strings, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept,
+    get language() {
+      return language;
+    },
+    facts: null,
+    about(value) {
+      K3.facts = value;
+    },
+  };
+})();

@@ -1,0 +1,166 @@
+// The verdict, the memory of a GPU, the sliders and what limits.
+"use strict";
+K3.memory = (() => {
+  const { el, t, data, fill, $, number, gb, tokens, origin } = K3;
+  const KINDS = ["weights", "workspace", "state", "kv"];
+  const sliders = {};
+  let slid = () => {};
+
+  /** The role that decides: the first that does not fit, else the one with the least left. */
+  function decisive(memory) {
+    const short = memory.find((one) => !["fits", "tight"].includes(one.verdict));
+    return short || [...memory].sort((a, b) => a.left_bytes - b.left_bytes)[0];
+  }
+
+  function sentence(one) {
+    const values = {
+      need: gb(one.total_bytes, 2), have: gb(one.budget_bytes, 2), left: gb(one.left_bytes, 2), missing: gb(-one.left_bytes, 2),
+    };
+    if (one.verdict === "not supported") return data(one.refused);
+    if (one.verdict === "does not fit") return t(one.total_bytes <= one.budget_bytes ? "verdict.split" : "verdict.short", values);
+    return t(one.verdict === "tight" ? "verdict.tight" : "verdict.fits", values);
+  }
+
+  function verdict(answer) {
+    const one = decisive(answer.memory);
+    const word = t(`verdict.${answer.verdict}.word`);
+    const head = `${t("gpus", { count: answer.gpus })}, ${t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes })}`;
+    fill(
+      $("verdict"),
+      el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }),
+      el("span", { class: "verdict-more" }, head, ". ", one ? sentence(one) : ""),
+    );
+    fill($("dock"), el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }), el("span", { text: one ? `${gb(one.total_bytes)} / ${gb(one.budget_bytes)}` : "" }), el("span", { text: t("dock") }));
+  }
+
+  function bar(one, several) {
+    const sums = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
+    for (const item of one.items) sums[item.kind] += item.size_bytes;
+    const free = Math.max(one.budget_bytes - one.total_bytes, 0);
+    const outside = one.gpu_bytes - one.budget_bytes;
+    const whole = Math.max(one.gpu_bytes, one.total_bytes + outside);
+    const over = one.total_bytes - one.budget_bytes;
+    const parts = [...KINDS.map((kind) => [kind, sums[kind]]), ["free", free], ["outside", outside]];
+    const track = el("div", { class: "bar", role: "img", "aria-label": spoken(one, sums, free) });
+    for (const [kind, size] of parts) {
+      if (size <= 0) continue;
+      const piece = el("span", { class: `piece ${kind}`, title: `${t(`memory.${kind}`)} ${gb(size, 2)}` });
+      piece.style.flexGrow = String(size / whole);
+      track.append(piece);
+    }
+    const mark = el("span", { class: "mark", title: t("memory.budget") });
+    mark.style.left = `${(Math.min(over > 0 ? one.budget_bytes : whole - outside, whole) / whole) * 100}%`;
+    track.append(mark);
+    const legend = el(
+      "ul",
+      { class: "legend" },
+      parts.map(([kind, size]) =>
+        el("li", {}, el("span", { class: `key ${kind}`, "aria-hidden": "true" }), el("span", { class: "legend-word", text: t(`memory.${kind}`) }), el("span", { class: "figure", text: gb(size, 2) })),
+      ),
+    );
+    const head = several ? el("h3", { class: "role", text: t(`role.${one.role}`) }) : null;
+    return el("div", { class: "gpu" }, head, track, legend);
+  }
+
+  const spoken = (one, sums, free) =>
+    t("memory.spoken", {
+      weights: gb(sums.weights), kv: gb(sums.kv), state: gb(sums.state), workspace: gb(sums.workspace), free: gb(free), gpu: gb(one.gpu_bytes),
+    });
+
+  function limits(answer) {
+    const rows = [];
+    for (const one of answer.memory) {
+      const held = one.capacity;
+      const pairs = [
+        [t("limit.requests"), `${number(held.full_requests)}`],
+        [t("limit.by"), t(`limit.${held.limited_by}`)],
+        [t("limit.longest"), number(held.longest_context)],
+        [t("limit.tokens"), number(held.kv_tokens)],
+      ];
+      if (held.state_ratio !== null) pairs.push([t("limit.ratio"), String(held.state_ratio)]);
+      if (answer.memory.length > 1) rows.push(el("h3", { class: "role", text: t(`role.${one.role}`) }));
+      rows.push(el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { class: "figure", text: value })))));
+      for (const change of one.would_fit) rows.push(el("p", { class: "would" }, el("strong", { text: `${t("would.fit")} ` }), data(change)));
+      for (const note of one.notes) rows.push(el("p", { class: "hint" }, data(note)));
+    }
+    for (const note of answer.unknown) rows.push(el("p", { class: "hint" }, data(note)));
+    fill($("limits"), rows);
+  }
+
+  function items(answer) {
+    const blocks = answer.memory.map((one) =>
+      el(
+        "div",
+        {},
+        answer.memory.length > 1 ? el("h3", { class: "role", text: t(`role.${one.role}`) }) : null,
+        el(
+          "div",
+          { class: "scroll", tabindex: "0", role: "group", "aria-label": t("memory.items") },
+          el(
+            "table",
+            { class: "table" },
+            el("thead", {}, el("tr", {}, ["item", "bytes", "label", "formula"].map((name) => el("th", { scope: "col", text: t(`items.${name}`) })))),
+            el(
+              "tbody",
+              {},
+              one.items.map((item) =>
+                el("tr", {}, data(item.what, "th", { scope: "row" }), el("td", { class: "figure", text: number(item.size_bytes) }), el("td", { text: t(`origin.${item.origin}`) }), data(item.formula, "td")),
+              ),
+              el("tr", { class: "sum" }, el("th", { scope: "row", text: t("items.sum") }), el("td", { class: "figure", text: number(one.total_bytes) }), el("td"), el("td")),
+            ),
+          ),
+        ),
+        el("p", { class: "hint" }, `${t("memory.gpu")}: ${number(one.gpu_bytes)} B, ${t(`origin.${one.gpu_origin}`)}: `, data(one.gpu_source)),
+        el("p", { class: "same" }, t("same"), " ", data(one.command, "code")),
+      ),
+    );
+    fill($("items"), blocks);
+  }
+
+  const nearest = (stops, value) => stops.reduce((best, stop, at) => (Math.abs(stop - value) < Math.abs(stops[best] - value) ? at : best), 0);
+
+  function slider(name, stops) {
+    const input = el("input", { type: "range", id: `s-${name}`, min: 0, max: stops.length - 1, step: 1 });
+    const output = el("output", { for: `s-${name}`, class: "figure", id: `v-${name}` });
+    const label = el("label", { for: `s-${name}` });
+    input.addEventListener("input", () => {
+      const value = stops[Number(input.value)];
+      say(name, value);
+      slid(name, value);
+    });
+    $("sliders").append(el("div", { class: "slider" }, label, output, input));
+    sliders[name] = { input, output, label, stops };
+  }
+
+  function say(name, value) {
+    const { input, output } = sliders[name];
+    const text = name === "context" ? t("tokens", { count: number(value), short: tokens(value) }) : t("requests", { count: number(value) });
+    output.textContent = text;
+    input.setAttribute("aria-valuetext", text);
+  }
+
+  function slide(answer) {
+    for (const name of ["context", "concurrency"]) {
+      const one = sliders[name];
+      one.label.textContent = t(`slider.${name}`);
+      if (document.activeElement !== one.input || one.stops[Number(one.input.value)] !== answer[name]) {
+        one.input.value = String(nearest(one.stops, answer[name]));
+      }
+      say(name, answer[name]);
+    }
+  }
+
+  function draw(answer) {
+    if (!sliders.context) {
+      slider("context", K3.facts.contexts);
+      slider("concurrency", K3.facts.concurrencies);
+    }
+    verdict(answer);
+    fill($("memory"), answer.memory.map((one) => bar(one, answer.memory.length > 1)));
+    slide(answer);
+    limits(answer);
+    items(answer);
+  }
+
+  return { draw, onSlide: (run) => (slid = run), origin };
+})();

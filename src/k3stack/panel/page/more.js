@@ -1,0 +1,109 @@
+// What the command needs, the client, published figures, and the doctor of copied commands.
+"use strict";
+K3.more = (() => {
+  const { el, t, has, data, fill, $, origin, number } = K3;
+  const LIMIT = 65536;
+
+  function needs(answer) {
+    const blocks = [];
+    if (answer.image) blocks.push(group("needs.image", [setting(answer.image.value, answer.image.why)]));
+    blocks.push(group("needs.environment", answer.environment.map((one) => setting(`${one.name}=${one.value}`, one.why, one.role)), "needs.none"));
+    blocks.push(group("needs.patches", answer.patches.map((one) => setting(one.name, one.why)), "needs.no.patches"));
+    blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why))));
+    blocks.push(group("needs.notes", answer.notes.map((note) => el("li", {}, data(note)))));
+    fill($("needs"), blocks);
+  }
+
+  const group = (title, items, none) =>
+    el("div", { class: "group" }, el("h3", { text: t(title) }), items.length ? el("ul", { class: "settings" }, items) : el("p", { class: "hint", text: none ? t(none) : "" }));
+
+  function setting(text, why, role) {
+    const words = has(`rule.${why.rule}`) ? el("span", { text: t(`rule.${why.rule}`) }) : data(why.why);
+    return el("li", {}, data(text, "code"), role ? el("span", { class: "tag", text: t(`role.${role}`) }) : null, el("p", { class: "setting-why" }, words, " ", origin(why)));
+  }
+
+  function client(answer) {
+    $("client").textContent = answer.client;
+  }
+
+  const metric = (name) => (has(`metric.${name}`) ? t(`metric.${name}`) : name);
+
+  function figures(answer) {
+    if (!answer.figures.length) {
+      fill($("figures"), el("p", { class: "hint", text: t("figures.none") }));
+      return;
+    }
+    const shown = answer.figures.map((one, at) => {
+      const fits = [one.same_engine ? t("figures.same.engine") : t("figures.other.engine"), one.same_size ? t("figures.same.size") : ""].filter(Boolean);
+      const head = el("summary", {}, data(one.setting), ", ", data(one.setup), " ", fits.map((text) => el("span", { class: "tag", text })));
+      return el("details", { class: "series", open: at === 0 && one.same_engine }, head, table(one), el("p", { class: "hint" }, t("origin.measured"), ": ", K3.source(one.source, one.url), one.notes ? [". ", data(one.notes)] : ""));
+    });
+    fill($("figures"), shown);
+  }
+
+  function table(one) {
+    const names = [...new Set(one.runs.flatMap((run) => Object.keys(run.metrics)))];
+    const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 1) : String(value));
+    return el(
+      "div",
+      { class: "scroll", tabindex: "0", role: "group", "aria-label": t("figures") },
+      el(
+        "table",
+        { class: "table" },
+        el("thead", {}, el("tr", {}, [t("figures.tokens"), t("figures.concurrency"), ...names.map(metric)].map((text) => el("th", { scope: "col", text })))),
+        el(
+          "tbody",
+          {},
+          one.runs.map((run) =>
+            el(
+              "tr",
+              {},
+              el("td", { class: "figure", text: run.isl === null ? "" : `${cell(run.isl)} / ${cell(run.osl)}` }),
+              el("td", { class: "figure", text: cell(run.concurrency) }),
+              names.map((name) => el("td", { class: "figure", translate: "no", text: cell(run.metrics[name]) })),
+            ),
+          ),
+        ),
+      ),
+    );
+  }
+
+  function checked(result) {
+    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), "; ", t("checked.by", { parser: result.checked_by })));
+    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, `${t("check.assumed")} `, data(text)));
+    const faults = result.faults.map((one) =>
+      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, data(`${one.why} ${one.fix}`)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
+    );
+    fill($("checked"), head, assumed, faults.length ? el("ul", { class: "faults" }, faults) : null);
+  }
+
+  const trouble = (what, where, next) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: `${t("check.trouble")} ` }), where ? data(`${where}: `) : null, data(`${what}. ${next || ""}`)));
+
+  $("check-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const text = $("check-text").value;
+    if (new Blob([text]).size > LIMIT) {
+      fill($("checked"), el("p", { class: "trouble", text: t("check.long", { size: LIMIT / 1024 }) }));
+      return;
+    }
+    if (!text.trim()) {
+      fill($("checked"), el("p", { class: "trouble", text: t("check.empty") }));
+      return;
+    }
+    try {
+      checked(await K3.source_of.check(text, K3.hardware()));
+    } catch (error) {
+      trouble(error.message, error.where, error.next);
+    }
+  });
+
+  function draw(answer) {
+    needs(answer);
+    client(answer);
+    figures(answer);
+    $("check-hint").textContent = t(K3.facts.served ? "check.hint" : "check.exported");
+    $("check-text").disabled = $("check-run").disabled = !K3.facts.served;
+  }
+
+  return { draw };
+})();
