@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli.plan import KvName
+from k3stack.cli.options import KvName
 from k3stack.cli.tiny import SchemeName
 
 if TYPE_CHECKING:
