@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from k3stack.plan.assess import Job
+from k3stack.plan.draft import DSPARK_PARAMETERS
 from k3stack.plan.layout import Layout, StateDtype, Workload
-from k3stack.plan.plan import Plan, Verdict, make_plan
+from k3stack.plan.plan import Plan, Verdict, check, explained, plan_job
+from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.sglang import DEFAULT_RATIO
 from k3stack.recipe.build import build
@@ -20,6 +23,9 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3
 
 __all__ = ["Fit", "RoleFit", "fit"]
+
+REDHAT_PARAMETERS = 4_744_900_481
+"""Of RedHatAI/Kimi-K3-speculator.dspark, which has an embedding and a head of its own (its model card)."""
 
 _STATE_SLOTS = {"no_buffer": 3, "extra_buffer_lazy": 4, "extra_buffer": 5}
 
@@ -74,26 +80,38 @@ class Fit:
         return f"{name}{told.plan.verdict}: {told.plan.reason}"
 
 
-def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None = None) -> Fit:
+def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None = None, changes: bool = True) -> Fit:
     """Ask the planner about every role of a choice.
 
     Args:
         spec: the model, if it is not the published one.
         reserves: what a start-up log of this site told, instead of estimates.
+        changes: look for what would fit where a role does not, which takes longer than all the rest.
 
     Raises:
         NotKnownError: the choice is not allowed; the reason is `build`'s.
     """
     model = spec or kimi_k3().with_scheme(choice.scheme)
-    first = _ask(choice, model, reserves)
-    if first.yes or choice.engine != "sglang" or choice.workload.state_ratio is not None:
-        return first
-    for one in first.short:
-        balanced = _plan(choice, model, reserves, one.plan.layout, replace(one.plan.workload, state_ratio=None))
+    found = _split(_ask(choice, model, reserves), model, reserves)
+    return found if found.yes or not changes else _explained(found, reserves)
+
+
+def _split(found: Fit, spec: ModelSpec, reserves: Reserves | None) -> Fit:
+    """The same, or with another split of SGLang's memory where its own does not do."""
+    choice = found.choice
+    if found.yes or choice.engine != "sglang" or choice.workload.state_ratio is not None:
+        return found
+    for one in found.short:
+        balanced = _plan(choice, spec, reserves, one.plan.layout, replace(one.plan.workload, state_ratio=None))
         if balanced.yes and balanced.capacity.state_ratio is not None:
             ratio = balanced.capacity.state_ratio
-            return _ask(replace(choice, workload=replace(choice.workload, state_ratio=ratio)), model, reserves)
-    return first
+            return _ask(replace(choice, workload=replace(choice.workload, state_ratio=ratio)), spec, reserves)
+    return found
+
+
+def _explained(found: Fit, reserves: Reserves | None) -> Fit:
+    """The same, with what would fit in the plans of the roles that do not."""
+    return replace(found, roles=tuple(replace(one, plan=explained(one.plan, reserves)) for one in found.roles))
 
 
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
@@ -108,7 +126,9 @@ def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
 
 def _plan(choice: Choice, spec: ModelSpec, reserves: Reserves | None, layout: Layout, work: Workload) -> Plan:
     version = choice.facts("server", layout)["version"]
-    return make_plan(spec, choice.model_path, choice.gpu, layout, work, choice.engine, version, reserves)
+    check(spec, layout, work)
+    job = Job(spec, choice.gpu, layout, work, release(choice.engine, version), reserves)
+    return plan_job(choice.model_path, job)
 
 
 def role_workload(choice: Choice, role: str, layout: Layout, command: Command) -> Workload:
@@ -155,7 +175,15 @@ def _unknown(choice: Choice, deployment: Deployment) -> tuple[str, ...]:
     if Feature.DFLASH in choice.features:
         found.append("The DFlash draft's own size is not known here; it was counted like a DSpark draft.")
     elif Feature.DSPARK in choice.features:
-        found.append("The draft was counted in the shape that Inferact published; yours may differ by a few GB.")
+        more = 2 * (REDHAT_PARAMETERS - DSPARK_PARAMETERS) / choice.layout.tp
+        found.append(
+            "The DSpark draft was counted in Inferact's shape; "
+            + (
+                f"RedHatAI's, which the command names, has more parameters: up to {more / 1e9:.1f} GB more on each GPU."
+                if choice.engine == "vllm"
+                else "the size of RadixArk's, which the command names, is not known here."
+            )
+        )
     for role in deployment.roles:
         slots = role.command.flag("disaggregation-decode-extra-slots")
         if slots:
