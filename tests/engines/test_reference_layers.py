@@ -8,6 +8,7 @@ on a CPU: vLLM's MLA, MoE and KDA kernels. (fla's KDA kernel is compared on a GP
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,8 @@ F32 = torch.float32
 
 
 def run(python: Path, script: str, folder: Path, given: dict[str, Tensor], *more: str) -> dict[str, Tensor]:
-    np.savez(folder / "in.npz", **{name: value.numpy() for name, value in given.items()})
+    arrays: Any = {name: value.numpy() for name, value in given.items()}
+    np.savez(folder / "in.npz", **arrays)
     environment = {**os.environ, "VLLM_PLUGINS": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     arguments = [str(folder / "in.npz"), str(folder / "out.npz"), *more]
     ran = subprocess.run(
