@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Images, Piece, zeroed
@@ -36,7 +37,13 @@ def test_float32_is_close_to_float64_and_bfloat16_near(folder: Folder, model: K3
     rough = load_model(folder("mxfp4"), dtype=torch.bfloat16)
     found = rough.logits(run(rough, tokens, [24]))
     assert found.dtype is torch.float32
-    assert torch.corrcoef(torch.stack([found.flatten().double(), expected.flatten()]))[0, 1] > 0.995
+    assert likeness(found, expected) > 0.999
+
+
+def likeness(found: Tensor, expected: Tensor) -> float:
+    """The median over tokens of how well logits correlate: in BF16 a token whose best experts tie may jump."""
+    pairs = zip(found.double(), expected.double(), strict=True)
+    return float(torch.stack([torch.corrcoef(torch.stack(pair))[0, 1] for pair in pairs]).median())
 
 
 def test_fast_arithmetic_agrees_to_rounding(folder: Folder, model: K3) -> None:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from k3stack.errors import CheckpointError, UsageError
 from k3stack.reference.batch import Memory, Piece
+from k3stack.reference.model.arithmetic import by_columns
 from k3stack.reference.model.cut import cells
 from k3stack.reference.model.functions import rms_norm, sigmoid, silu
 from k3stack.reference.model.mla import absorbed, read_latents, write_latents
@@ -177,7 +178,7 @@ class Draft:
         self.context_norm, self.final_norm = root.weight("context_norm"), root.weight("final_norm")
         self.layers = [DraftLayer(spec, root.section(f"layers.{layer}")) for layer in range(spec.layers)]
         markov = root.section("markov_head")
-        self.markov_w1, self.markov_w2 = (markov.weight(f"markov_w{number}") for number in (1, 2))
+        self.markov_w1, self.markov_w2 = (markov.weight("markov_w1"), by_columns(markov.weight("markov_w2")))
         self.confidence: tuple[Tensor, Tensor] | None = None
         if spec.confidence:
             head_of = root.section("confidence_head")

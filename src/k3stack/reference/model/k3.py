@@ -24,7 +24,7 @@ from torch import Tensor
 
 from k3stack.errors import UsageError
 from k3stack.reference.batch import Batch, Memory, Output, Trail
-from k3stack.reference.model.arithmetic import Arithmetic
+from k3stack.reference.model.arithmetic import Arithmetic, by_columns
 from k3stack.reference.model.cut import Cut, cut
 from k3stack.reference.model.draft import Draft, Drafter
 from k3stack.reference.model.functions import mix, rms_norm
@@ -117,6 +117,7 @@ class K3:
         self.output_mixer = Mixer.from_section(model, "output_attn_res")
         self.norm = model.weight("norm")
         self.head = self.embedding if spec.tied_head else store.section(spec.prefix).weight("lm_head")
+        self.head = by_columns(self.head)
         self.vision = None
         if spec.vision is not None and config.vision_config is not None:
             self.vision = Vision(spec.vision, config.vision_config.projector_ln_eps, store)

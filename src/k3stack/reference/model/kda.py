@@ -21,6 +21,7 @@ from k3stack.reference.batch import Memory, Piece, Trail
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.cut import Cut
 from k3stack.reference.model.functions import inverse_root, rms_norm, sigmoid, silu
+from k3stack.reference.model.kernels import chunked_by_kernel
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import KdaSpec
 
@@ -211,4 +212,6 @@ class Kda:
             return made
         if self.arithmetic.steady or piece.length < CHUNKED_FROM:
             return recurrent(S, q, k, v, g, beta)
+        if self.arithmetic.kernels:
+            return chunked_by_kernel(S, q, k, v, g, beta)
         return chunked(S, q, k, v, g, beta)

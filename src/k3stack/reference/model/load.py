@@ -10,6 +10,7 @@ from k3stack.errors import ConfigError, UsageError
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.draft import Draft
 from k3stack.reference.model.k3 import K3
+from k3stack.reference.model.kernels import installed
 from k3stack.reference.model.store import Store
 from k3stack.spec.config import read_config
 from k3stack.spec.draft import DraftSpec, draft_families, shared_families
@@ -35,7 +36,8 @@ def load_model(
         folder: config.json and the safetensors files.
         dtype: what to compute in; norms, gates, routing and states are float32 always.
         keep_quantised: quantised weights stay as stored and are decoded at every use (less memory, slower).
-        device: where to put it, such as cpu or cuda.
+        device: where to put it, such as cpu or cuda. There a BF16 model that is not steady uses fla's KDA kernel for
+            prefill, if fla-core is installed.
         draft: the folder of a DSpark draft, or None.
         steady: a sequence's numbers do not depend on the rest of the batch, nor on where its prompt is cut; prefill
             is slower (see `Arithmetic`).
@@ -51,10 +53,11 @@ def load_model(
         raise UsageError(f"cannot compute in {dtype}", where="dtype", hint="Choose float32 or bfloat16.")
     spec = ModelSpec.from_config(folder)
     config = read_config(folder / "config.json")
+    on_gpu = torch.device(device).type == "cuda"
+    kernels = not steady and on_gpu and dtype is torch.bfloat16 and installed()
+    arithmetic = Arithmetic(dtype, steady, kernels, low_rank_epsilon)
     with torch.no_grad():
-        store = Store(
-            folder, families(spec), Arithmetic(dtype, steady, low_rank_epsilon=low_rank_epsilon), device, keep_quantised
-        )
+        store = Store(folder, families(spec), arithmetic, device, keep_quantised)
         model = K3(spec, config, store)
         store.finish()
         if draft is not None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from k3stack.formats import e2m1, e4m3, e8m0, fp8_block, mxfp4, nvfp4
+from k3stack.reference.model.arithmetic import by_columns
 from k3stack.spec.schemes import Encoding
 
 __all__ = ["Matrix", "build"]
@@ -42,17 +43,14 @@ class Matrix:
     def dense(self, expert: int | None = None) -> Tensor:
         """The matrix [b, a], or of a bank the one of an expert; decoded in float32 when it is quantised."""
         parts = self.parts if expert is None else {suffix: part[expert] for suffix, part in self.parts.items()}
-        return decode(self.encoding, parts).to(self.dtype)
+        if self.encoding is Encoding.BF16:
+            return parts["weight"]
+        return by_columns(decode(self.encoding, parts).to(self.dtype))
 
     def decoded(self) -> Matrix:
         """The same matrix or bank, decoded once and for all."""
-        if self.encoding is Encoding.BF16:
-            return Matrix(self.encoding, {"weight": self.parts["weight"].to(self.dtype)}, self.dtype)
-        return Matrix(Encoding.BF16, {"weight": decode(self.encoding, self.parts).to(self.dtype)}, self.dtype)
-
-    def to(self, device: str | torch.device) -> Matrix:
-        """The same matrix on a device."""
-        return Matrix(self.encoding, {name: part.to(device) for name, part in self.parts.items()}, self.dtype)
+        weight = by_columns(decode(self.encoding, self.parts).to(self.dtype))
+        return Matrix(Encoding.BF16, {"weight": weight}, self.dtype)
 
 
 def build(encoding: Encoding, parts: Mapping[str, Tensor], dtype: torch.dtype, keep_quantised: bool) -> Matrix:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from k3stack.reference.model.arithmetic import Arithmetic
+from k3stack.reference.model.arithmetic import Arithmetic, by_columns
 from k3stack.reference.model.functions import rms_norm, sigmoid, situ
 from k3stack.reference.model.store import Section
 from k3stack.spec.model import MoeSpec
@@ -82,7 +82,7 @@ class LatentMoe:
     def __init__(self, spec: MoeSpec, section: Section, activation: Situ, routing: Routing, epsilon: float) -> None:
         self.spec, self.activation, self.routing, self.epsilon = spec, activation, routing, epsilon
         self.arithmetic: Arithmetic = section.store.arithmetic
-        self.gate = section.tensor("gate.weight")
+        self.gate = by_columns(section.tensor("gate.weight"))
         self.bias = section.tensor("gate.e_score_correction_bias")
         self.down, self.up = (section.matrix(f"routed_expert_{name}_proj") for name in ("down", "up"))
         self.norm = section.weight("routed_expert_norm")
