@@ -19,6 +19,7 @@ from k3stack.reference.parity.compare import divergence
 from k3stack.reference.parity.endpoint import EndpointSide
 from k3stack.reference.parity.page import write_page
 from k3stack.reference.parity.prompts import built_in, read_prompts
+from k3stack.reference.parity.side import Key
 from k3stack.spec import Scheme
 from k3stack.xtml import Segment
 from tests.cli.run import k3
@@ -33,7 +34,7 @@ def test_the_divergence_is_exact_over_all_tokens_and_a_lower_bound_over_some(see
     p, q = (np.exp(random.standard_normal(size)) for _ in range(2))
     p, q = p / p.sum(), q / q.sum()
     exact = float((p * np.log(p / q)).sum())
-    whole = [dict(enumerate(np.log(each).tolist())) for each in (p, q)]
+    whole: list[dict[Key, float]] = [dict(enumerate(np.log(each).tolist())) for each in (p, q)]
     assert divergence(whole[0], whole[1])[0] == pytest.approx(exact, abs=1e-9)
     best = [dict(sorted(each.items(), key=lambda item: -item[1])[:top]) for each in whole]
     bound, covered = divergence(best[0], best[1])
