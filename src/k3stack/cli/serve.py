@@ -39,6 +39,9 @@ def serve(
     keep_quantised: Annotated[
         bool, typer.Option(help="Keep weights as stored and decode them at each use: less memory, slower.")
     ] = False,
+    steady: Annotated[
+        bool, typer.Option(help="Numbers do not depend on what runs beside; --no-steady is faster.")
+    ] = True,
     max_context: Annotated[
         int | None, typer.Option(min=2, help="Longest prompt and answer together, tokens. Default: the checkpoint's.")
     ] = None,
@@ -101,12 +104,13 @@ def serve(
         )
 
     output = Output()
-    listener = run.listen(host, port)  # before the checkpoint is read: a taken port need not wait for that
-    output.note(f"loading {folder}")
-    loading = run.Loading(folder, draft, run.MODEL_DTYPES[dtype], device, keep_quantised, threads)
-    made = run.load_host(loading, options, settings)
-    if made.settings.random_weights:
-        output.note("the weights are random: answers have K3's form and no meaning")
-    where = f"[{host}]" if ":" in host else host
-    output.note(f"serving {made.settings.model} on http://{where}:{listener.getsockname()[1]}/v1")
-    run.serve(made, listener, drain)
+    # The address is taken before the checkpoint is read: who finds it in use need not wait for that.
+    with run.listen(host, port) as listener:
+        output.note(f"loading {folder}")
+        loading = run.Loading(folder, draft, run.MODEL_DTYPES[dtype], device, keep_quantised, steady, threads)
+        made = run.load_host(loading, options, settings)
+        if made.settings.random_weights:
+            output.note("the weights are random: answers have K3's form and no meaning")
+        where = f"[{host}]" if ":" in host else host
+        output.note(f"serving {made.settings.model} on http://{where}:{listener.getsockname()[1]}/v1")
+        run.serve(made, listener, drain)

@@ -5,6 +5,7 @@ Shapes: V the vocabulary.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,10 +19,14 @@ from k3stack.xtml.wire import CLOSE
 
 __all__ = ["Constraint", "Grammars"]
 
+_EXPONENT = re.compile(rb"[0-9.]*[eE][-+0-9]*")
 _LOOK_AGAIN = 32
 """Tokens between two looks at how long the shortest end is."""
 _LONGEST_END = 4096
-"""A grammar that cannot be ended in this many tokens is left to run."""
+"""Tokens after which looking for the end is given up."""
+_CAREFUL = 512
+"""With fewer tokens to spare than this, each choice among a few is looked at for where it leads."""
+_FEW = 12
 
 
 class Grammars:
@@ -64,10 +69,19 @@ class Grammars:
         return matcher
 
     def _find_closers(self, tokenizer: Tokenizer) -> _Closers:
-        ids = {text: np.array(tokenizer.encode(text)[:1], dtype=np.int64) for text in '}]"#'}
+        ids = {text: np.array(tokenizer.encode(text)[:1], dtype=np.int64) for text in '}]"#09eE'}
         brackets = np.concatenate([ids["}"], ids["]"]])
-        close = np.array([tokenizer.special[CLOSE]], dtype=np.int64)
-        return _Closers(np.array([self.end], dtype=np.int64), close, brackets, ids['"'], ids["#"])
+        ordinary = range(tokenizer.size - len(tokenizer.special))
+        exponents = [number for number in ordinary if _EXPONENT.fullmatch(tokenizer.bytes_of(number))]
+        return _Closers(
+            end=np.array([self.end], dtype=np.int64),
+            marker=np.array([tokenizer.special[CLOSE]], dtype=np.int64),
+            brackets=brackets,
+            quote=ids['"'],
+            in_string=ids["#"],
+            number=np.concatenate([ids[each] for each in "09eE"]),
+            exponents=np.array(exponents, dtype=np.int64),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,18 @@ class _Closers:
     quote: NDArray[np.int64]
     in_string: NDArray[np.int64]
     """JSON has this character within strings alone: where it may come, a quote closes and a bracket is text."""
+
+    number: NDArray[np.int64]
+    """Bytes that may all come next within a number alone (and within strings)."""
+    exponents: NDArray[np.int64]
+
+    def without_exponent(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Numbers without exponents: 1e999 is JSON and no number that a client can hold."""
+        if not mask[self.number].all() or mask[self.in_string].any():
+            return mask
+        rest = mask.copy()
+        rest[self.exponents] = False
+        return rest if rest.any() else mask
 
     def among(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Those that the grammar takes now and that are nearest to the end; empty where none is."""
@@ -119,8 +145,12 @@ class Constraint:
     def allowed(self) -> NDArray[np.bool_]:
         """What may come next: [V]."""
         if self._allowed is None:
-            mask = self._mask(self._matcher)
-            self._allowed = self._closing(mask) if self._must_close() else mask
+            mask = self._closers.without_exponent(self._mask(self._matcher))
+            if self._must_close():
+                mask = self._affordable(self._closing(mask))
+            elif self._left <= self._shortest + _CAREFUL:
+                mask = self._affordable(mask)
+            self._allowed = mask
         return self._allowed
 
     def forced(self) -> int | None:
@@ -154,20 +184,34 @@ class Constraint:
     def _must_close(self) -> bool:
         """Whether all tokens left are needed for the end. The way there is measured now and then: that is a walk."""
         if self._left <= self._look_at:
-            self._shortest = self._way_to_end()
+            self._shortest = self._way_to_end(self._matcher)
             self._look_at = self._left - max(_LOOK_AGAIN, (self._left - self._shortest) // 2)
         return self._left <= self._shortest + 2 * _LOOK_AGAIN
 
-    def _way_to_end(self) -> int:
+    def _affordable(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Without choices behind which the end is too far, such as a tool with many arguments."""
+        choices = np.flatnonzero(mask)
+        if not 1 < len(choices) <= _FEW:
+            return mask
+        ways = np.array([self._way_behind(int(token)) for token in choices])
+        kept = np.zeros_like(mask)
+        kept[choices[(ways < self._left - 2 * _LOOK_AGAIN) | (ways == ways.min())]] = True
+        return kept
+
+    def _way_behind(self, token: int) -> int:
+        after = self._matcher.deep_copy()
+        if token == self._end or not after.consume_token(token):
+            return 1
+        return 1 + self._way_to_end(after)
+
+    def _way_to_end(self, start: LLMatcher) -> int:
         """Tokens to the end by the way that `_closing` takes."""
-        matcher = self._matcher.deep_copy()
-        for count in range(min(_LONGEST_END, self._left)):
+        matcher = start.deep_copy()
+        most = min(_LONGEST_END, self._left)
+        for count in range(most):
             if matcher.is_stopped():
                 return count + 1
-            mask = self._closing(self._mask(matcher))
-            token = int(mask.argmax())
-            if token == self._end:
+            token = int(self._closing(self._mask(matcher)).argmax())
+            if token == self._end or not matcher.consume_token(token):
                 return count + 1
-            if not matcher.consume_token(token):
-                return count
-        return 0
+        return most

@@ -37,6 +37,10 @@ from k3stack.reference.speculate import Proposal, verify_one
 __all__ = ["Counters", "Engine", "EngineOptions", "Model"]
 
 
+_SHARED_TOKENS = 2**18
+"""Tokens of latent cache made without being asked, if one request does not need more."""
+
+
 class Model(Protocol):
     """What the engine needs of a model; `k3stack.reference.model.K3` is one."""
 
@@ -58,7 +62,8 @@ class EngineOptions:
         context: the longest prompt and answer together, tokens.
         slots: requests that run at a time.
         page_tokens: tokens in a page of latent cache.
-        pages: pages; None for enough that every slot can hold a quarter of the context, and one all of it.
+        pages: pages; None for enough that one request can fill the context, and all slots a quarter of it (262,144
+            tokens at most).
         latent_dtype: what the latent cache holds.
         chunk_tokens: prompt tokens computed in a pass, beside one token of each request that answers.
         snapshot_bytes: memory for states of kept prefixes; 0: no prefix cache.
@@ -89,7 +94,8 @@ class EngineOptions:
         """Pages that there are."""
         if self.pages is not None:
             return self.pages
-        tokens = max(self.context + self.draft_tokens + 1, self.slots * self.context // 4)
+        shared = min(self.slots * self.context // 4, _SHARED_TOKENS)
+        tokens = max(self.context + self.draft_tokens + 1, shared)
         return -(-tokens // self.page_tokens) + 1
 
 

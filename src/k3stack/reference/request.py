@@ -79,7 +79,7 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         """Whether chance has no part in it."""
-        return self.temperature == 0
+        return self.temperature < 1e-5  # below that logits overflow, and the draw is the same
 
     @property
     def plain(self) -> bool:

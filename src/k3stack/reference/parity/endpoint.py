@@ -26,14 +26,11 @@ class EndpointSide:
         url: the server's address, with or without /v1.
         model: its model; None asks /v1/models.
         timeout_s: for one request.
-        client: for tests.
     """
 
-    def __init__(
-        self, url: str, model: str | None = None, timeout_s: float = 300.0, client: httpx.Client | None = None
-    ) -> None:
+    def __init__(self, url: str, model: str | None = None, timeout_s: float = 300.0) -> None:
         self.url = url.rstrip("/").removesuffix("/v1")
-        self._client = client or httpx.Client(timeout=timeout_s)
+        self._timeout_s = timeout_s
         self.model = model or self._only_model()
 
     @property
@@ -90,7 +87,7 @@ class EndpointSide:
 
     def _only_model(self) -> str:
         try:
-            answer = self._client.get(f"{self.url}/v1/models")
+            answer = httpx.get(f"{self.url}/v1/models", timeout=self._timeout_s)
             return str(answer.raise_for_status().json()["data"][0]["id"])
         except httpx.HTTPError as error:
             raise UnavailableError(f"does not answer ({type(error).__name__})", where=self.url) from None
@@ -99,7 +96,7 @@ class EndpointSide:
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:
-            answer = self._client.post(f"{self.url}{path}", json=body)
+            answer = httpx.post(f"{self.url}{path}", json=body, timeout=self._timeout_s)
         except httpx.HTTPError as error:
             raise UnavailableError(f"does not answer ({type(error).__name__})", where=self.url) from None
         if answer.status_code != 200:

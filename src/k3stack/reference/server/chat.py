@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,7 @@ async def prepare_prompt(host: Host, raw: bytes) -> tuple[ChatRequest, ChatField
     fields = checked(ChatFields, asked.body)
     host.check_model(fields.model)
     images = await host.images(asked.body["messages"])
-    return asked, fields, chat_prompt(asked, fields, host.tokenizer, images)
+    return asked, fields, await asyncio.to_thread(chat_prompt, asked, fields, host.tokenizer, images)
 
 
 async def _generation(request: _Chat, most: int, receive: Receive) -> Generation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -95,7 +96,7 @@ async def completions(host: Host, raw: bytes, receive: Receive, send: Send) -> N
     """
     fields = checked(CompletionFields, read_json(raw))
     host.check_model(fields.model)
-    prompts = _prompts(fields, host)
+    prompts = await asyncio.to_thread(_prompts, fields, host)
     answer_id, created = new_id("cmpl"), int(time.time())
     requests = _requests(fields, prompts, answer_id, host)
     generation = Generation(host.worker, requests, [None] * len(requests), receive)

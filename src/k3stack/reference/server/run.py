@@ -48,6 +48,7 @@ class Loading:
         dtype: what is computed in.
         device: cpu, cuda, cuda:1, ...
         keep_quantised: weights stay as stored and are decoded at each use.
+        steady: a request's numbers do not depend on what runs beside it; prefill is slower.
         threads: of a pass on the CPU; None: one for a checkpoint below 1 GB, for which more only wait for each other.
     """
 
@@ -56,6 +57,7 @@ class Loading:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     keep_quantised: bool = False
+    steady: bool = True
     threads: int | None = None
 
 
@@ -82,6 +84,7 @@ def load_host(
         keep_quantised=loading.keep_quantised,
         device=_device(loading.device),
         draft=loading.draft,
+        steady=loading.steady,
     )
     chosen = options(text.max_position_embeddings)
     end = end_token(loading.folder)
@@ -114,9 +117,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
     except OSError as error:
         hint = "Choose another with --port"
         raise UnavailableError(f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint) from None
@@ -140,7 +147,6 @@ def serve(host: Host, listener: socket.socket, drain_s: int) -> None:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         host.worker.stop()
-        listener.close()
 
 
 def _set_threads(loading: Loading) -> None:
