@@ -137,6 +137,7 @@ def test_exit_codes_and_files(trained: str, tmp_path: Path) -> None:
     assert page.read_text().startswith("<!doctype html>") and junit.read_text().startswith("<?xml")
     assert k3("check", trained, "--level", "endless").code == 2
     assert k3("check", "localhost:1").code == 2
+    assert k3("check", trained, "--html", str(tmp_path / "nowhere" / "report.html")).code == 2
     assert k3("check", "http://127.0.0.1:9").code == 3
 
 
