@@ -469,6 +469,4 @@ class CutsSlowReaders(Proxy):
         return response
 
 
-FAULTS: dict[str, type[Proxy]] = {
-    one.__name__: one for one in Proxy.__subclasses__() + StalePrefix.__subclasses__()
-}
+FAULTS: dict[str, type[Proxy]] = {one.__name__: one for one in Proxy.__subclasses__() + StalePrefix.__subclasses__()}
