@@ -375,7 +375,7 @@ class MatchesByPosition(Proxy):
         ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or []]
         messages = [dict(message) for message in body["messages"]]
         for message in messages:
-            if message["role"] == "tool" and ids:
+            if message.get("role") == "tool" and ids:
                 message["tool_call_id"] = ids.pop(0)
         return {**body, "messages": messages}
 
@@ -454,19 +454,19 @@ class ForgedMarkers(Proxy):
         return {**body, "messages": json.loads(text)}
 
 
-class CutsSlowReaders(Proxy):
+class FewWorkers(Proxy):
+    """Has four workers, each of which waits for a whole request."""
+
     expected = ("slow-clients",)
 
-    async def relay(self, request: web.Request, answer: Any, body: Body) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        sent = 0
-        async for line in answer.content:
-            await response.write(line)
-            sent += 1
-            if sent > 200 and b"Count from 1 to 60" in json.dumps(body).encode() and self.in_flight > 4:
-                return response
-        return response
+    def __init__(self, upstream: str) -> None:
+        super().__init__(upstream)
+        self.workers = asyncio.Semaphore(4)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        async with self.workers:
+            await request.read()
+        return await super().handle(request)
 
 
 FAULTS: dict[str, type[Proxy]] = {one.__name__: one for one in Proxy.__subclasses__() + StalePrefix.__subclasses__()}

@@ -234,7 +234,8 @@ def cut(body: dict[str, Any], thought: Thought) -> tuple[list[tuple[str, list[st
     pieces = [("reasoning_content", tokens_of(hidden)), ("content", tokens_of(shown))]
     for name, arguments in thought.calls:
         pieces.append((f"call {name}", tokens_of(json.dumps(arguments, ensure_ascii=False))))
-    room, kept = body.get("max_tokens", 1_000), []
+    room = body.get("max_tokens", 1_000)
+    kept: list[tuple[str, list[str]]] = []
     for kind, tokens in pieces:
         if len(tokens) > room:
             return [*kept, *([(kind, tokens[:room])] if not kind.startswith("call ") else [])], "length"

@@ -7,8 +7,6 @@ gives the same model in every scheme: the weights are drawn once in float32 and 
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
@@ -23,9 +21,10 @@ from numpy.typing import NDArray
 
 from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.header import Entry
-from k3stack.checkpoint.write import write_index, write_json, write_shard
+from k3stack.checkpoint.mark import mark_random
+from k3stack.checkpoint.vocabulary import write_byte_vocabulary
+from k3stack.checkpoint.write import new_folder, require_new, write_index, write_json, write_shard
 from k3stack.errors import UsageError
-from k3stack.files import sync_folder
 from k3stack.formats import bf16, e4m3, fp8_block, mxfp4, nvfp4
 from k3stack.formats.arrays import Floats
 from k3stack.spec.declare import declare, hf_quant_config
@@ -35,7 +34,7 @@ from k3stack.spec.published import kimi_k3_config
 from k3stack.spec.schemes import Encoding, Scheme
 from k3stack.spec.tensors import Component, TensorSpec, tensors
 
-__all__ = ["TinyReport", "TinyShape", "tiny_config", "write_tiny"]
+__all__ = ["TinyReport", "TinyShape", "random_values", "store", "tiny_config", "write_tiny"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +135,17 @@ def write_tiny(
     shape: TinyShape | None = None,
     report: Callable[[int, int | None, str], None] = lambda *_: None,
 ) -> TinyReport:
-    """Write a tiny checkpoint: shards, index, config.json and what the scheme needs besides.
+    """Write a tiny checkpoint: shards, index, config.json, tokenizer, a mark, and what the scheme needs besides.
 
     The folder appears complete or not at all.
 
     Raises:
         UsageError: `folder` is there already, or its parent is not.
     """
-    if folder.exists():
-        raise UsageError("is there already", where=folder, hint="Choose another folder, or remove this one.")
-    if not folder.parent.is_dir():
-        raise UsageError("its parent folder is not there", where=folder, hint=f"Make it: mkdir -p {folder.parent}")
+    require_new(folder)
     config = tiny_config(scheme, shape)
     spec = ModelSpec.from_config(config)
-    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    try:
+    with new_folder(folder) as building:
         by_shard: dict[str, list[TensorSpec]] = defaultdict(list)
         for tensor in tensors(spec):
             by_shard[tensor.shard].append(tensor)
@@ -166,12 +161,8 @@ def write_tiny(
         write_json(building / "config.json", config)
         if scheme is Scheme.NVFP4_MIXED:
             write_json(building / "hf_quant_config.json", hf_quant_config(spec))
-        building.chmod(0o755)
-        building.rename(folder)
-        sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
+        write_byte_vocabulary(building, (shape or TinyShape()).context)
+        mark_random(building, seed)
     return TinyReport(str(folder), scheme, seed, len(weight_map), len(by_shard), payload_bytes)
 
 
@@ -192,7 +183,7 @@ class _Maker:
         module, _, suffix = entry.name.rpartition(".")
         encoding = self._encoding(self.specs[entry.name])
         if encoding is Encoding.BF16:
-            return _store(self._plain(entry), entry.dtype)
+            return store(random_values(self.seed, entry.name, entry.shape), entry.dtype)
         if module not in self.made:
             self.made[module] = self._encoded(module, encoding)
         return self.made[module].pop(suffix)
@@ -207,34 +198,8 @@ class _Maker:
             return self.spec.scheme.attention
         return self.spec.scheme.other_linear
 
-    def _random(self, name: str) -> np.random.Generator:
-        return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
-
     def _matrix(self, module: str, out: int, into: int) -> Floats:
-        """A weight matrix whose outputs keep the size of its inputs."""
-        values: Floats = (self._random(module).standard_normal((out, into)) / np.sqrt(into)).astype(np.float32)
-        return values
-
-    def _plain(self, entry: Entry) -> Floats:
-        name, shape = entry.name, entry.shape
-        module, _, _ = name.rpartition(".")
-        random = self._random(name)
-        if name.endswith("A_log"):
-            return np.log(random.uniform(1, 16, shape)).astype(np.float32)
-        if name.endswith("dt_bias"):
-            return random.normal(-2, 1, shape).astype(np.float32)
-        if name.endswith("e_score_correction_bias"):
-            return random.normal(0, 0.01, shape).astype(np.float32)
-        if "conv1d" in name:
-            return random.normal(0, 0.5, shape).astype(np.float32)
-        if "norm" in module.rpartition(".")[2]:
-            return (1 + 0.1 * random.standard_normal(shape)).astype(np.float32)
-        if len(shape) == 2:
-            if name.endswith("embed_tokens.weight"):
-                return random.standard_normal(shape).astype(np.float32)
-            return self._matrix(module, shape[0], shape[1])
-        values: Floats = (random.standard_normal(shape) / np.sqrt(prod(shape[1:]))).astype(np.float32)
-        return values
+        return random_matrix(self.seed, module, out, into)
 
     def _encoded(self, module: str, encoding: Encoding) -> dict[str, bytes]:
         out, into = self._logical_shape(module, encoding)
@@ -256,7 +221,7 @@ class _Maker:
             case Encoding.FP8_BLOCK_MODELOPT | Encoding.FP8_BLOCK_CT:
                 fp8, scales = fp8_block.quantize(weight)
                 dtype = DType.F32 if encoding is Encoding.FP8_BLOCK_MODELOPT else DType.BF16
-                return {"weight": fp8.tobytes(), "weight_scale": _store(scales, dtype)}
+                return {"weight": fp8.tobytes(), "weight_scale": store(scales, dtype)}
         raise AssertionError(encoding)
 
     def _logical_shape(self, module: str, encoding: Encoding) -> tuple[int, int]:
@@ -271,7 +236,40 @@ class _Maker:
         return float(2.0 ** np.ceil(np.log2(top / (6 * e4m3.MAX))))
 
 
-def _store(values: NDArray[Any], dtype: DType) -> bytes:
+def random_values(seed: int, name: str, shape: tuple[int, ...]) -> Floats:
+    """The values of an unquantised tensor, of a size that keeps activations near one. They depend on seed and name."""
+    module, _, _ = name.rpartition(".")
+    random = _random(seed, name)
+    if name.endswith("A_log"):
+        return np.log(random.uniform(1, 16, shape)).astype(np.float32)
+    if name.endswith("dt_bias"):
+        return random.normal(-2, 1, shape).astype(np.float32)
+    if name.endswith("e_score_correction_bias"):
+        return random.normal(0, 0.01, shape).astype(np.float32)
+    if "conv1d" in name:
+        return random.normal(0, 0.5, shape).astype(np.float32)
+    if "norm" in module.rpartition(".")[2]:
+        return (1 + 0.1 * random.standard_normal(shape)).astype(np.float32)
+    if len(shape) == 2:
+        if name.endswith("embed_tokens.weight"):
+            return random.standard_normal(shape).astype(np.float32)
+        return random_matrix(seed, module, shape[0], shape[1])
+    values: Floats = (random.standard_normal(shape) / np.sqrt(prod(shape[1:]))).astype(np.float32)
+    return values
+
+
+def random_matrix(seed: int, module: str, out: int, into: int) -> Floats:
+    """A weight matrix whose outputs keep the size of its inputs."""
+    values: Floats = (_random(seed, module).standard_normal((out, into)) / np.sqrt(into)).astype(np.float32)
+    return values
+
+
+def _random(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def store(values: NDArray[Any], dtype: DType) -> bytes:
+    """Values as the bytes of a BF16 or F32 tensor."""
     if dtype is DType.F32:
         return values.astype("<f4").tobytes()
     assert dtype is DType.BF16, dtype

@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from k3stack.checkpoint.header import Entry, build_header
-from k3stack.files import atomic_write, write_text
+from k3stack.errors import UsageError
+from k3stack.files import atomic_write, sync_folder, write_text
 
-__all__ = ["json_text", "write_index", "write_json", "write_shard"]
+__all__ = ["json_text", "new_folder", "require_new", "write_index", "write_json", "write_shard"]
+
+
+def require_new(folder: Path) -> None:
+    """Check that a folder can be made.
+
+    Raises:
+        UsageError: it is there already, or its parent is not.
+    """
+    if folder.exists():
+        raise UsageError("is there already", where=folder, hint="Choose another folder, or remove this one.")
+    if not folder.parent.is_dir():
+        raise UsageError("its parent folder is not there", where=folder, hint=f"Make it: mkdir -p {folder.parent}")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder that becomes `folder` when the block ends well, and vanishes when it does not.
+
+    Raises:
+        UsageError: see `require_new`.
+    """
+    require_new(folder)
+    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        yield building
+        building.chmod(0o755)
+        building.rename(folder)
+        sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
 
 
 def write_shard(path: Path, entries: Iterable[Entry], payload: Callable[[Entry], bytes]) -> int:

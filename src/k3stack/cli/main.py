@@ -19,10 +19,12 @@ from k3stack.cli import (
     guard,
     hardware,
     inspect,
+    parity,
     patches,
     plan,
     preflight,
     recipe,
+    serve,
     status,
     tiny,
     up,
@@ -75,6 +77,8 @@ app.command("up", context_settings={"allow_extra_args": True})(up.up)
 app.command("status")(status.status)
 app.command("down")(down.down)
 app.command("check")(check.check)
+app.command("serve")(serve.serve)
+app.command("parity")(parity.parity)
 
 
 def main() -> None:

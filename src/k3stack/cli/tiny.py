@@ -29,17 +29,25 @@ def tiny(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model in every scheme.")] = 0,
     layers: Annotated[int, typer.Option(min=4, help="Decoder layers.")] = 5,
     experts: Annotated[int, typer.Option(min=4, help="Routed experts per layer.")] = 16,
+    draft: Annotated[Path | None, typer.Option(help="Also make a tiny DSpark draft for it, in this folder.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a small checkpoint with K3's architecture, tensor names and number formats."""
     from k3stack.checkpoint.tiny import TinyShape, write_tiny
+    from k3stack.checkpoint.tiny_draft import write_tiny_draft
+    from k3stack.checkpoint.write import require_new
     from k3stack.spec.schemes import Scheme
     from k3stack.values import format_bytes
 
     output = Output(as_json)
+    shape = TinyShape(layers=layers, experts=experts)
+    if draft is not None:
+        require_new(draft)  # before anything is written
     with output.progress("writing") as progress:
-        shape = TinyShape(layers=layers, experts=experts)
         made = write_tiny(folder, Scheme(scheme.value), seed, shape, progress)
     size = format_bytes(made.payload_bytes)
     text = f"{made.folder}: {made.scheme}, {made.tensors:,} tensors in {made.shards} shards, {size}, seed {made.seed}"
+    if draft is not None:
+        beside = write_tiny_draft(draft, seed, shape)
+        text += f"\n{beside.folder}: its draft, {beside.tensors} tensors, {format_bytes(beside.payload_bytes)}"
     output.result(made, lambda console: console.print(text))

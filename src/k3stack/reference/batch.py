@@ -14,7 +14,7 @@ from torch import Tensor
 __all__ = ["Batch", "Images", "Memory", "Output", "Piece", "Trail", "zeroed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """The tokens of one sequence in this pass.
 
@@ -35,7 +35,7 @@ class Piece:
     trail: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Images:
     """Projector output that takes the place of token embeddings: rows [n] of this pass, vectors [n, hidden]."""
 
@@ -43,7 +43,7 @@ class Images:
     vectors: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """One forward pass: tokens int64 [T], cut into pieces without gaps."""
 

@@ -9,7 +9,7 @@ from k3stack.verify.report import CheckReport, CheckResult, Figure, Status
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["figure_text", "line", "show", "verdict_text"]
+__all__ = ["figure_text", "line", "repeat_command", "show", "verdict_text"]
 
 _MARKS = {
     Status.PASS: ("pass", "green"),
@@ -38,6 +38,18 @@ def verdict_text(report: CheckReport) -> str:
     parts = [f"{counts[status]} {status.value}" for status in Status if counts[status]]
     word = "passed" if report.passed else "NOT passed"
     return f"{word}: {', '.join(parts)} in {report.seconds:.0f} s"
+
+
+def repeat_command(report: CheckReport) -> list[str]:
+    """The command that does the same again, with the same prompts."""
+    words = ["k3", "check", report.target.url, "--level", report.level.value, "--seed", str(report.seed)]
+    if report.target.model:
+        words += ["--model", report.target.model]
+    if report.target.key_variable:
+        words += ["--key-variable", report.target.key_variable]
+    if report.target.weights:
+        words += ["--weights", report.target.weights.value]
+    return words + [word for one in report.only for word in ("--only", one)]
 
 
 def show(report: CheckReport, console: Console) -> None:

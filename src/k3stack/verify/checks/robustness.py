@@ -166,7 +166,11 @@ async def slow_clients(session: Session) -> Verdict:
         reader = StreamReader(body)
         async with session.endpoint.open(body) as response:
             started = time.perf_counter()
-            seconds = await _one_by_one(session, short, 4)
+            patience = 20 * quiet + 10
+            try:
+                seconds = await asyncio.wait_for(_one_by_one(session, short, 4), patience)
+            except TimeoutError:
+                return failed(f"no four short answers within {patience:.0f} s beside slow clients", *_stuck(short))
             await asyncio.sleep(max(3.0 - (time.perf_counter() - started), 0))
             async for line in response.aiter_lines():
                 reader.line(line)
@@ -187,6 +191,10 @@ async def slow_clients(session: Session) -> Verdict:
     if fault := form_fault(late):
         return failed(f"a stream read late is not whole: {fault}", late.exchange(), figures=figures)
     return passed("slow clients hold up nobody, and a stream read late is whole", late.exchange(), figures=figures)
+
+
+def _stuck(short: dict[str, Any]) -> tuple[Exchange, ...]:
+    return (Exchange(json.dumps(short), "nothing", "beside eight requests of which only half was sent"),)
 
 
 async def _half_sent(session: Session, body: bytes) -> None:

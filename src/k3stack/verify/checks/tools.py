@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from k3stack.verify.answer import Answer
+from k3stack.verify.answer import Answer, shorten
 from k3stack.verify.endpoint import Refused
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
@@ -269,11 +269,17 @@ def _wrong_calls(answer: Answer, calls: Calls, loosely: bool = False) -> str:
         if got.name != name:
             return f"it calls {got.name} instead of {name}"
         arguments = _value(got.arguments)
+        if not isinstance(arguments, dict):
+            return f"the arguments of {name} are no object: {_short(arguments)}"
         for key, value in wanted.items():
             same = str(value) in str(arguments.get(key)) if loosely else arguments.get(key) == value
             if not same:
-                return f"{name}.{key} is {str(arguments.get(key))[:80]!r} instead of {str(value)[:80]!r}"
+                return f"{name}.{key} is {_short(arguments.get(key))} instead of {_short(value)}"
     return ""
+
+
+def _short(value: Any) -> str:
+    return shorten(json.dumps(value, ensure_ascii=False), 80)
 
 
 def _value(arguments: str) -> Any:

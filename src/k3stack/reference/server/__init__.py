@@ -1,0 +1,1 @@
+"""The OpenAI API over the reference engine."""
