@@ -65,7 +65,7 @@ class FakeK3:
     async def models(self, _: web.Request) -> web.Response:
         entry = {"id": "kimi-k3", "object": "model", "owned_by": "fake", "max_model_len": LIMIT}
         if self.untrained:
-            entry["weights"] = "random"
+            entry["random_weights"] = True
         return web.json_response({"object": "list", "data": [entry]})
 
     async def metrics(self, _: web.Request) -> web.Response:

@@ -158,11 +158,11 @@ def _figures(figures: tuple[Figure, ...]) -> str:
 
 
 def _exchange(exchange: Exchange) -> str:
-    note = f"<span>{escape(exchange.note)}</span>" if exchange.note else ""
+    note = f'<span class="note">{escape(exchange.note)}</span>' if exchange.note else ""
     sent = f"<pre>{escape(exchange.sent)}</pre>" if exchange.sent else ""
     received = f"<span>came back:</span><pre>{escape(exchange.received)}</pre>" if exchange.received else ""
     word = "<span>sent:</span>" if exchange.sent and exchange.received else ""
-    return f'<div class="evidence">{note}{" " if note else ""}{word}{sent}{received}</div>'
+    return f'<div class="evidence">{note}{word}{sent}{received}</div>'
 
 
 def _footer(report: CheckReport) -> str:

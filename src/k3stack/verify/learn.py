@@ -81,8 +81,8 @@ async def _models(endpoint: Endpoint) -> list[dict[str, Any]]:
 def _weights(endpoint: Endpoint, entry: dict[str, Any]) -> tuple[Weights, str]:
     if endpoint.target.weights is not None:
         return endpoint.target.weights, "as asked for"
-    if entry.get("weights") in ("random", "trained"):
-        return Weights(entry["weights"]), "/v1/models says so"
+    if isinstance(entry.get("random_weights"), bool):
+        return Weights.RANDOM if entry["random_weights"] else Weights.TRAINED, "/v1/models says so"
     return Weights.TRAINED, "nothing says otherwise"
 
 

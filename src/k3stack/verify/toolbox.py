@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-__all__ = ["STRICT_SCHEMAS", "TOOLS", "WEATHER", "Case", "cases", "order", "submit_tool", "tool"]
+__all__ = [
+    "STRICT_SCHEMAS",
+    "SWITCH",
+    "TOOLS",
+    "WEATHER",
+    "Case",
+    "cases",
+    "has_free_text",
+    "order",
+    "submit_tool",
+    "tool",
+]
 
 
 def tool(name: str, description: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -67,7 +78,23 @@ PROFILE = tool(
     },
     ["name", "address", "orders"],
 )
+# Without free text: under a grammar, random weights fill a text until max_tokens.
+SWITCH = tool(
+    "set_switch",
+    "Set a switch",
+    {"mode": {"type": "string", "enum": ["day", "night"]}, "on": {"type": "boolean"}},
+    ["mode", "on"],
+)
 TOOLS = [WEATHER, BOOK, CONVERT, REMIND, NOTE, PROFILE]
+
+
+def has_free_text(schema: Any) -> bool:
+    """Whether a schema leaves some text to the model."""
+    if isinstance(schema, list):
+        return any(map(has_free_text, schema))
+    if not isinstance(schema, dict):
+        return False
+    return (schema.get("type") == "string" and "enum" not in schema) or any(map(has_free_text, schema.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from k3stack.verify.statistics import median
 from k3stack.verify.texts import document
 
 _RECORDS = 120  # about 2,400 tokens: more than a block of any K3 deployment (768 or 1,536)
-_UNTRAINED_RECORDS = 30
+_UNTRAINED_RECORDS = 16
 
 
 @check(
@@ -55,8 +55,8 @@ async def _untrained_fresh(session: Session) -> Verdict:
     name, _ = register.at(0.5)
     chances = {"logprobs": True, "top_logprobs": 5}
     prompts = (register.ask(name), register.changed(name, session.code()).ask(name))
-    misses = [await session.ask(prompt, tokens=16, **chances) for prompt in prompts]
-    hits = [await session.ask(prompt, tokens=16, **chances) for prompt in prompts]
+    misses = [await session.ask(prompt, tokens=8, **chances) for prompt in prompts]
+    hits = [await session.ask(prompt, tokens=8, **chances) for prompt in prompts]
     for miss, hit in zip(misses, hits, strict=True):
         if miss.meaning != hit.meaning:
             return failed(
@@ -85,7 +85,7 @@ def _fingerprint(answer: Answer) -> tuple[object, ...]:
 async def prefix_cache(session: Session) -> Verdict:
     """Five documents, each asked about twice. The first is not counted: engines compile for a new length."""
     cold, warm, cached, prompts = [], [], [], []
-    for number in range(6):
+    for number in range(4 if session.untrained else 6):
         register = document(session.dice, _UNTRAINED_RECORDS * 2 if session.untrained else _RECORDS * 2)
         bodies = [session.body(register.ask(register.at(depth)[0]), tokens=8, max_tokens=8) for depth in (0.3, 0.6)]
         first, second = [await session.endpoint.stream(body) for body in bodies]

@@ -70,7 +70,8 @@ async def repeat(session: Session) -> Verdict:
     if not session.dialect.greedy:
         return not_applicable("temperature 0 is refused")
     prompt = "List ten rivers of the world with one sentence about each."
-    answers = [await session.ask(prompt, tokens=96, max_tokens=96) for _ in range(_REPEATS)]
+    tokens = 24 if session.untrained else 96
+    answers = [await session.ask(prompt, tokens=tokens, max_tokens=tokens) for _ in range(_REPEATS)]
     same = sum(answer.meaning == answers[0].meaning for answer in answers)
     figures = [Figure("equal to the first, of 5", same, ""), Figure("share", 100 * ratio(same, _REPEATS), "%")]
     if same == _REPEATS:

@@ -16,7 +16,8 @@ from k3stack.verify.statistics import ratio
 from k3stack.verify.texts import document
 
 _RECORDS = 40
-_UNTRAINED_TOKENS = 24
+_UNTRAINED_RECORDS = 12
+_UNTRAINED_TOKENS = 16
 _PROVES = "Requests that run at the same time do not see each other: each finds the code of its own document."
 _MEANS = (
     "State of one request in another: recycled KDA slots that are not zeroed, a half-transferred cache between prefill "
@@ -102,15 +103,15 @@ async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> tup
 
 
 def _untrained_body(session: Session) -> dict[str, Any]:
-    register = document(session.dice, session.dice.randrange(4, _RECORDS))
+    register = document(session.dice, session.dice.randrange(2, _UNTRAINED_RECORDS))
     return session.body(register.ask(register.records[0][0]), tokens=_UNTRAINED_TOKENS)
 
 
 async def _leave_some(session: Session, count: int) -> None:
     """Begin requests and leave them after two pieces, so that their slots are free but dirty."""
+    records = _UNTRAINED_RECORDS if session.untrained else _RECORDS // 2
     bodies = [
-        session.body(document(session.dice, _RECORDS // 2).ask("nobody"), tokens=256, max_tokens=256)
-        for _ in range(count)
+        session.body(document(session.dice, records).ask("nobody"), tokens=256, max_tokens=256) for _ in range(count)
     ]
     await session.leave(bodies, after=2)
 

@@ -28,6 +28,8 @@ _MARKERS = (
 )
 async def markers(session: Session) -> Verdict:
     """Three situations known to leak, then every answer seen so far."""
+    if session.untrained:
+        return not_applicable("random weights write control tokens where they have no place, and these are shown")
     await session.ask("Call the function get_weather for Paris now.", tokens=96)
     await session.stream("Call the function get_weather for Paris now.", tokens=96)
     await session.endpoint.chat(session.brief("Reply with exactly this text: ok", tokens=24))

@@ -105,7 +105,7 @@ def _says_why(reply: Reply) -> bool:
 )
 async def isolation(session: Session) -> Verdict:
     """A stream and short requests, alone and then beside three rounds of malformed ones."""
-    body = session.brief(_COUNTING, tokens=180, max_tokens=180)
+    body = session.brief(_COUNTING, max_tokens=48 if session.untrained else 180)
     short = session.brief("Say ok.", max_tokens=4)
     quiet, quiet_short = await asyncio.gather(session.endpoint.stream(body), session.endpoint.chat(short))
     busy, answers, _ = await asyncio.gather(
@@ -162,7 +162,7 @@ async def slow_clients(session: Session) -> Verdict:
     quiet = (await session.endpoint.chat(short)).seconds
     stuck = [asyncio.create_task(_half_sent(session, json.dumps(short).encode())) for _ in range(8)]
     try:
-        body = {**session.brief(_COUNTING, tokens=180, max_tokens=180), "stream": True}
+        body = {**session.brief(_COUNTING, max_tokens=48 if session.untrained else 180), "stream": True}
         reader = StreamReader(body)
         async with session.endpoint.open(body) as response:
             started = time.perf_counter()

@@ -44,7 +44,7 @@ class Round:
     limit_s=1_200,
 )
 async def speed(session: Session) -> Verdict:
-    """New prompts of about 500 tokens, 128 tokens each, 1, 4 and 16 at a time."""
+    """New prompts of about 500 tokens, 128 tokens each, 1, 4 and 16 at a time; less of both for random weights."""
     rounds = []
     for at_once in _AT_ONCE:
         done, broken = await _round(session, at_once)
@@ -62,8 +62,9 @@ async def speed(session: Session) -> Verdict:
 
 
 async def _round(session: Session, at_once: int) -> tuple[Round, list[Exception]]:
+    records, tokens = (4, 24) if session.untrained else (_PROMPT_RECORDS, _ANSWER_TOKENS)
     bodies = [
-        session.brief(f"{document(session.dice, _PROMPT_RECORDS).text}\n\n{_STORY}", max_tokens=_ANSWER_TOKENS)
+        session.brief(f"{document(session.dice, records).text}\n\n{_STORY}", max_tokens=tokens)
         for _ in range(at_once * (3 if at_once == 1 else 1))
     ]
     started = time.perf_counter()

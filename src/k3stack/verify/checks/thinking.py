@@ -23,8 +23,9 @@ _SUM = "What is 17 * 23? Think step by step, then answer with the number only."
 )
 async def reasoning(session: Session) -> Verdict:
     """A sum, both ways."""
-    whole = await session.ask(_SUM, tokens=64)
-    streamed = await session.stream(_SUM, tokens=64)
+    tokens = 12 if session.untrained else 64
+    whole = await session.ask(_SUM, tokens=tokens)
+    streamed = await session.stream(_SUM, tokens=tokens)
     for answer, way in ((whole, "whole answer"), (streamed, "stream")):
         if not answer.reasoning:
             return failed(f"{way}: no reasoning in its own field", answer.exchange())
@@ -60,13 +61,13 @@ async def effort(session: Session) -> Verdict:
     figures = []
     for level in ("low", "high", "max"):
         try:
-            answer = await session.ask(_SUM, tokens=64, **_with_effort(low, level))
+            answer = await session.ask(_SUM, tokens=12 if session.untrained else 64, **_with_effort(low, level))
         except Refused as error:
             return failed(f"effort {level!r} is refused: {error}", error.exchange)
         figures.append(Figure(f"reasoning at {level}", len(answer.reasoning), "characters"))
     if session.dialect.off is None:
         return warned("low, high and max are accepted; no known way turns reasoning off", figures=figures)
-    off = await session.endpoint.chat(session.brief(_SUM, tokens=64))
+    off = await session.endpoint.chat(session.brief(_SUM, tokens=12 if session.untrained else 64))
     if off.reasoning:
         return failed("reasoning is turned off, and there is some", off.exchange(), figures=figures)
     return await _unknown_effort(session, off, figures)

@@ -12,7 +12,7 @@ from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
 from k3stack.verify.strict import call_fault, strict_json
 from k3stack.verify.texts import copy_text
-from k3stack.verify.toolbox import BOOK, NOTE, PROFILE, TOOLS, WEATHER, order
+from k3stack.verify.toolbox import BOOK, NOTE, PROFILE, SWITCH, TOOLS, WEATHER, order
 
 _UNTRAINED = "random weights do not choose to call a tool"
 _PARSER = "No --tool-call-parser kimi_k3 or --enable-auto-tool-choice, or a parser that loses calls"
@@ -49,7 +49,8 @@ async def tool_single(session: Session) -> Verdict:
 )
 async def tool_required(session: Session) -> Verdict:
     """A greeting that needs no tool, both ways. An answer cut by max_tokens proves nothing about its call."""
-    body = session.body("Say hello.", tokens=384, tools=[BOOK, WEATHER], tool_choice="required")
+    tools = [SWITCH] if session.untrained else [BOOK, WEATHER]
+    body = session.body("Say hello.", tokens=384, tools=tools, tool_choice="required")
     judged = 0
     for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
         answer = await send(body)
@@ -58,7 +59,7 @@ async def tool_required(session: Session) -> Verdict:
         judged += 1
         if not answer.calls:
             return failed(f"{way}: no call though one is required; finish_reason {answer.finish!r}", answer.exchange())
-        if fault := _fault(answer, [BOOK, WEATHER]):
+        if fault := _fault(answer, tools):
             return failed(f"{way}: {fault}", answer.exchange())
     if not judged:
         return not_applicable("the random model's calls were all cut by max_tokens")
@@ -153,7 +154,8 @@ async def tool_long(session: Session) -> Verdict:
 async def tool_stream(session: Session) -> Verdict:
     """Forced calls both ways. Random weights under a grammar must repeat themselves exactly."""
     calls: Calls = [("book_table", {"restaurant": "Luna", "people": 4, "outside": True})]
-    body = session.body(order(calls), tokens=384, tools=[BOOK, NOTE], tool_choice="required")
+    tools = [SWITCH] if session.untrained else [BOOK, NOTE]
+    body = session.body(order(calls), tokens=384, tools=tools, tool_choice="required")
     whole, streamed = await session.endpoint.chat(body), await session.endpoint.stream(body)
     if streamed.faults:
         return failed(f"the stream is malformed: {'; '.join(streamed.faults)}", streamed.exchange())
@@ -181,9 +183,11 @@ async def tool_stream(session: Session) -> Verdict:
 )
 async def tool_named(session: Session) -> Verdict:
     """A greeting, with a tool chosen by name."""
-    choice = {"type": "function", "function": {"name": "save_note"}}
+    named = SWITCH if session.untrained else NOTE
+    name = named["function"]["name"]
+    choice = {"type": "function", "function": {"name": name}}
     try:
-        answer = await session.ask("Say hello.", tokens=384, tools=[BOOK, NOTE], tool_choice=choice)
+        answer = await session.ask("Say hello.", tokens=384, tools=[BOOK, named], tool_choice=choice)
     except Refused as error:
         if error.status >= 500:
             return failed(f"a tool chosen by name gives HTTP {error.status}", error.exchange)
@@ -192,8 +196,8 @@ async def tool_named(session: Session) -> Verdict:
         return not_applicable("the random model's call was cut by max_tokens", answer.exchange())
     if not answer.calls:
         return warned("a tool chosen by name is ignored, as by Moonshot's own API", answer.exchange())
-    wrong = [call.name for call in answer.calls if call.name != "save_note"]
-    if fault := f"it calls {wrong[0]} instead" if wrong else _fault(answer, [NOTE]):
+    wrong = [call.name for call in answer.calls if call.name != name]
+    if fault := f"it calls {wrong[0]} instead" if wrong else _fault(answer, [named]):
         return failed(fault, answer.exchange())
     return passed("the named tool is called", answer.exchange())
 
