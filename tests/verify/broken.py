@@ -77,7 +77,7 @@ class Proxy:
                 await response.write(line)
                 continue
             event = json.loads(line[6:])
-            seen += bool(event.get("choices") and event["choices"][0]["delta"].get("content"))
+            seen += has_text(event)
             for one in self.event(event, seen, body):
                 await response.write(b"data: " + json.dumps(one).encode() + b"\n")
         return response
@@ -93,6 +93,11 @@ class Proxy:
 
     async def status(self, status: int) -> int:
         return status
+
+
+def has_text(event: Body) -> bool:
+    delta = event["choices"][0]["delta"] if event.get("choices") else {}
+    return bool(delta.get("content") or delta.get("reasoning_content"))
 
 
 def well_formed(body: Any) -> bool:
@@ -131,7 +136,7 @@ class DropsToken(Proxy):
     expected = ("stream",)
 
     def event(self, event: Body, seen: int, body: Body) -> list[Body]:
-        is_seventh = seen == 7 and event.get("choices") and event["choices"][0]["delta"].get("content")
+        is_seventh = seen == 7 and has_text(event)
         return [] if is_seventh else [event]
 
 
@@ -139,7 +144,7 @@ class DoublesToken(Proxy):
     expected = ("stream",)
 
     def event(self, event: Body, seen: int, body: Body) -> list[Body]:
-        is_ninth = seen == 9 and event.get("choices") and event["choices"][0]["delta"].get("content")
+        is_ninth = seen == 9 and has_text(event)
         return [event, event] if is_ninth else [event]
 
 
@@ -201,9 +206,9 @@ class StalePrefix(Proxy):
 
     def request(self, body: Body) -> Body:
         text = text_of(body["messages"][-1])
-        if len(text) < 3_000:
+        if len(text) < 600:
             return body
-        return {**body, "messages": self.known.setdefault(text[:1_500], body["messages"])}
+        return {**body, "messages": self.known.setdefault(text[:300], body["messages"])}
 
 
 class StaleMiddle(StalePrefix):
@@ -211,9 +216,9 @@ class StaleMiddle(StalePrefix):
 
     def request(self, body: Body) -> Body:
         document, _, question = text_of(body["messages"][-1]).rpartition("\n\n")
-        if len(document) < 3_000:
+        if len(document) < 600:
             return body
-        known = self.known.setdefault(document[:1_500], document)
+        known = self.known.setdefault(document[:300], document)
         return {**body, "messages": [{"role": "user", "content": f"{known}\n\n{question}"}]}
 
 

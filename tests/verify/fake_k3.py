@@ -57,10 +57,16 @@ class FakeK3:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_post("/v1/chat/completions", self.chat)
         app.router.add_get("/v1/models", self.models)
-        app.router.add_get("/version", lambda _: web.json_response({"version": "1.0"}))  # type: ignore[arg-type,return-value]
-        app.router.add_get("/health", lambda _: web.Response())  # type: ignore[arg-type,return-value]
+        app.router.add_get("/version", self.version)
+        app.router.add_get("/health", self.health)
         app.router.add_get("/metrics", self.metrics)
         return app
+
+    async def version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": "1.0"})
+
+    async def health(self, _: web.Request) -> web.Response:
+        return web.Response()
 
     async def models(self, _: web.Request) -> web.Response:
         entry = {"id": "kimi-k3", "object": "model", "owned_by": "fake", "max_model_len": LIMIT}

@@ -60,6 +60,9 @@ def check(
         seed=seed,
     )
     wanted = _choice(Level, level, "--level")
+    for path, option in ((html, "--html"), (junit, "--junit")):
+        if path and not path.absolute().parent.is_dir():  # said before the run, not after
+            raise UsageError(f"there is no folder {path.parent}", where=option, hint=f"mkdir -p {path.parent}")
     with output.progress("check") as progress:
         report = run_checks(
             target,

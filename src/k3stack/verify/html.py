@@ -39,9 +39,16 @@ _TILES = (
 )
 
 
-def write_html(report: CheckReport, path: Path) -> None:
+# A link to a check opens it; the page works without.
+_OPEN_TARGET = (
+    "function show(){var one=location.hash&&document.getElementById(decodeURIComponent(location.hash.slice(1)));"
+    "if(one)one.open=true}addEventListener('hashchange',show);show()"
+)
+
+
+def write_html(report: CheckReport, path: Path | str) -> None:
     """Write the report as one HTML file."""
-    write_text(path, html_text(report))
+    write_text(Path(path), html_text(report))
 
 
 def html_text(report: CheckReport) -> str:
@@ -60,7 +67,7 @@ def html_text(report: CheckReport) -> str:
             "<h2>All checks</h2>",
             f'<div class="checks">{"".join(map(_check, report.results))}</div>',
             _footer(report),
-            "</main></body></html>\n",
+            f"</main><script>{_OPEN_TARGET}</script></body></html>\n",
         ]
     )
 

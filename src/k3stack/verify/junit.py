@@ -16,9 +16,9 @@ __all__ = ["junit_text", "write_junit"]
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write_junit(report: CheckReport, path: Path) -> None:
+def write_junit(report: CheckReport, path: Path | str) -> None:
     """Write the report as JUnit XML."""
-    write_text(path, junit_text(report))
+    write_text(Path(path), junit_text(report))
 
 
 def junit_text(report: CheckReport) -> str:

@@ -128,18 +128,21 @@ async def _dialect(endpoint: Endpoint, model: str) -> Dialect:
 
     steady = await first_accepted(_STEADY, {})
     if steady is None:
-        if refused[-1].status in (401, 403):
-            hint = "Put its key in an environment variable and name it: k3 check URL --key-variable NAME"
-            raise UnavailableError(
-                f"the endpoint wants an API key ({refused[-1]})", where=endpoint.target.url, hint=hint
-            )
-        return Dialect()
+        raise _refused(refused[-1], endpoint.target.url, model)
     low = await first_accepted(_LOW, steady) or {}
     for off in _OFF:
         answer = await accepts({**steady, **off}, tokens=48)
         if answer and not answer.reasoning and answer.content:
             return Dialect(steady, low, off)
     return Dialect(steady, low, None)
+
+
+def _refused(refusal: Refused, where: str, model: str) -> UnavailableError:
+    if refusal.status in (401, 403):
+        hint = "Put its key in an environment variable and name it: k3 check URL --key-variable NAME"
+        return UnavailableError(f"the endpoint wants an API key ({refusal})", where=where, hint=hint)
+    hint = f"Is {model!r} the model's name there? k3 check URL --model NAME"
+    return UnavailableError(f"a plain chat request is refused: {refusal}", where=where, hint=hint)
 
 
 def _say(parameters: dict[str, Any]) -> str:

@@ -21,11 +21,13 @@ _REASONING = ("reasoning_content", "reasoning")
 def read_answer(body: dict[str, Any], text: str, seconds: float) -> Answer:
     """A whole answer, from its JSON text."""
     try:
-        data = json.loads(text)
-        choice = data["choices"][0]
-        message = choice["message"]
-    except (ValueError, LookupError, TypeError) as error:
-        return Answer(body, text, faults=(f"no chat completion: {type(error).__name__} at {error}",), seconds=seconds)
+        data = _record(json.loads(text))
+    except (ValueError, RecursionError):
+        return Answer(body, text, faults=("the answer is no JSON",), seconds=seconds)
+    choice = next(iter(_records(data.get("choices"))), {})
+    if not _record(choice.get("message")):
+        return Answer(body, text, faults=("the answer has no choice with a message",), seconds=seconds)
+    message = _record(choice["message"])
     faults = _missing(data, ("id", "object", "created", "model", "choices"), "answer")
     if data.get("object") != "chat.completion":
         faults.append(f"object is {data.get('object')!r}, not 'chat.completion'")
@@ -92,7 +94,7 @@ class StreamReader:
             return
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self._fault(f"an event that is no JSON: {data[:80]!r}")
             return
         if not isinstance(event, dict):
@@ -110,17 +112,17 @@ class StreamReader:
             self._ids.append(str(event["id"]))
         self._model = str(event.get("model") or self._model)
         self._usage = _usage(event.get("usage")) or self._usage
-        for choice in event.get("choices") or []:
+        for choice in _records(event.get("choices")):
             self._choice(choice)
 
     def _choice(self, choice: dict[str, Any]) -> None:
-        delta = choice.get("delta") or {}
+        delta = _record(choice.get("delta"))
         if self._finish and any(delta.get(name) for name in (*_REASONING, "content", "tool_calls")):
             self._fault("text or a call after the finish reason")
         if choice.get("finish_reason"):
             self._finish.append(str(choice["finish_reason"]))
         name, reasoning = _reasoning(delta)
-        content, calls = _text(delta.get("content")), delta.get("tool_calls") or []
+        content, calls = _text(delta.get("content")), _records(delta.get("tool_calls"))
         self._field = name or self._field
         self._reasoning.append(reasoning)
         self._content.append(content)
@@ -135,7 +137,7 @@ class StreamReader:
         if not isinstance(index, int):
             self._fault("a call delta without an index")
             index = len(self._calls)
-        function = call.get("function") or {}
+        function = _record(call.get("function"))
         if index not in self._calls:
             self._calls[index] = ["", "", ""]
             if not call.get("id") or not function.get("name"):
@@ -189,6 +191,18 @@ def _missing(data: dict[str, Any], names: tuple[str, ...], where: str) -> list[s
     return [f"the {where} has no {name}" for name in names if name not in data]
 
 
+def _record(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _records(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -203,8 +217,8 @@ def _reasoning(message: dict[str, Any]) -> tuple[str, str]:
 
 def _whole_calls(calls: object, faults: list[str]) -> tuple[Call, ...]:
     found = []
-    for call in calls if isinstance(calls, list) else []:
-        function = call.get("function") or {} if isinstance(call, dict) else {}
+    for call in _records(calls):
+        function = _record(call.get("function"))
         if not isinstance(function.get("name"), str) or not isinstance(function.get("arguments"), str):
             faults.append("a call without a name or without arguments as text")
             continue
@@ -215,24 +229,22 @@ def _whole_calls(calls: object, faults: list[str]) -> tuple[Call, ...]:
 def _usage(usage: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-    details = usage.get("prompt_tokens_details") or {}
-    made = usage.get("completion_tokens_details") or {}
-    cached = details.get("cached_tokens", usage.get("cached_tokens"))
-    reasoning = made.get("reasoning_tokens")
+    details = _record(usage.get("prompt_tokens_details"))
+    made = _record(usage.get("completion_tokens_details"))
     return Usage(
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or 0),
-        int(usage.get("total_tokens") or 0),
-        int(cached) if isinstance(cached, int) else None,
-        int(reasoning) if isinstance(reasoning, int) else None,
+        _count(usage.get("prompt_tokens")) or 0,
+        _count(usage.get("completion_tokens")) or 0,
+        _count(usage.get("total_tokens")) or 0,
+        _count(details.get("cached_tokens", usage.get("cached_tokens"))),
+        _count(made.get("reasoning_tokens")),
     )
 
 
 def _chances(logprobs: object) -> tuple[TokenChance, ...]:
-    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
     found = []
-    for entry in entries or []:
-        top = tuple((str(one.get("token")), _number(one.get("logprob"))) for one in entry.get("top_logprobs") or [])
+    for entry in _records(_record(logprobs).get("content")):
+        likeliest = _records(entry.get("top_logprobs"))
+        top = tuple((str(one.get("token")), _number(one.get("logprob"))) for one in likeliest)
         found.append(TokenChance(str(entry.get("token")), _number(entry.get("logprob")), top))
     return tuple(found)
 

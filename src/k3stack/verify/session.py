@@ -105,6 +105,12 @@ class Session:
         without = dict.fromkeys(self.dialect.low)
         return self.body(prompt, tokens, **{**without, **self.dialect.off, "max_tokens": tokens, **parameters})
 
+    def forced(self, prompt: str, tokens: int = 384, **parameters: Any) -> dict[str, Any]:
+        """A request whose answer a grammar shapes. Random weights would reason to the end, so they do not reason."""
+        if self.untrained:
+            return self.brief(prompt, tokens=256, **parameters)
+        return self.body(prompt, tokens, **parameters)
+
     async def ask(self, prompt: str | Sequence[dict[str, Any]], tokens: int = 64, **parameters: Any) -> Answer:
         """A whole answer to `body(...)`."""
         return await self.endpoint.chat(self.body(prompt, tokens, **parameters))

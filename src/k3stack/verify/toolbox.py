@@ -78,13 +78,8 @@ PROFILE = tool(
     },
     ["name", "address", "orders"],
 )
-# Without free text: under a grammar, random weights fill a text until max_tokens.
-SWITCH = tool(
-    "set_switch",
-    "Set a switch",
-    {"mode": {"type": "string", "enum": ["day", "night"]}, "on": {"type": "boolean"}},
-    ["mode", "on"],
-)
+# Short and without free text: under a grammar, random weights fill a text until max_tokens.
+SWITCH = tool("set", "Set a switch", {"on": {"type": "boolean"}}, ["on"])
 TOOLS = [WEATHER, BOOK, CONVERT, REMIND, NOTE, PROFILE]
 
 

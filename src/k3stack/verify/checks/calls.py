@@ -27,7 +27,7 @@ async def call_ids(session: Session) -> Verdict:
     # A random model's forced calls are the same streamed or not, and slow where there is no GPU.
     ways = [session.endpoint.chat] if session.untrained else [session.endpoint.chat, session.endpoint.stream]
     for send in ways:
-        body = session.body(prompt, tokens=256, tools=tools, tool_choice="required")
+        body = session.forced(prompt, tokens=256, tools=tools, tool_choice="required")
         answer = await send(body)
         ids = [call.id for call in answer.calls]
         if not ids:

@@ -110,9 +110,9 @@ async def schema_strict(session: Session) -> Verdict:
         name: schema for name, schema in STRICT_SCHEMAS.items() if not (session.untrained and has_free_text(schema))
     }
     bodies = [
-        session.body(
+        session.forced(
             "Call submit once, with any value that its schema allows.",
-            tokens=128 if session.untrained else 256,
+            tokens=256,
             tools=[submit_tool(schema)],
             tool_choice="required",
         )

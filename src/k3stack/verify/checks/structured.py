@@ -61,7 +61,7 @@ async def json_schema(session: Session) -> Verdict:
 
 
 async def _judge(session: Session, form: dict[str, Any], schema: dict[str, Any]) -> Verdict:
-    body = session.body(_STORY, tokens=384, response_format=form)
+    body = session.forced(_STORY, response_format=form)
     answers = []
     for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
         answer = await send(body)

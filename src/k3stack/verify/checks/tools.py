@@ -50,7 +50,7 @@ async def tool_single(session: Session) -> Verdict:
 async def tool_required(session: Session) -> Verdict:
     """A greeting that needs no tool, both ways. An answer cut by max_tokens proves nothing about its call."""
     tools = [SWITCH] if session.untrained else [BOOK, WEATHER]
-    body = session.body("Say hello.", tokens=384, tools=tools, tool_choice="required")
+    body = session.forced("Say hello.", tools=tools, tool_choice="required")
     judged = 0
     for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
         answer = await send(body)
@@ -155,7 +155,7 @@ async def tool_stream(session: Session) -> Verdict:
     """Forced calls both ways. Random weights under a grammar must repeat themselves exactly."""
     calls: Calls = [("book_table", {"restaurant": "Luna", "people": 4, "outside": True})]
     tools = [SWITCH] if session.untrained else [BOOK, NOTE]
-    body = session.body(order(calls), tokens=384, tools=tools, tool_choice="required")
+    body = session.forced(order(calls), tools=tools, tool_choice="required")
     whole, streamed = await session.endpoint.chat(body), await session.endpoint.stream(body)
     if streamed.faults:
         return failed(f"the stream is malformed: {'; '.join(streamed.faults)}", streamed.exchange())
@@ -187,7 +187,8 @@ async def tool_named(session: Session) -> Verdict:
     name = named["function"]["name"]
     choice = {"type": "function", "function": {"name": name}}
     try:
-        answer = await session.ask("Say hello.", tokens=384, tools=[BOOK, named], tool_choice=choice)
+        body = session.forced("Say hello.", tools=[BOOK, named], tool_choice=choice)
+        answer = await session.endpoint.chat(body)
     except Refused as error:
         if error.status >= 500:
             return failed(f"a tool chosen by name gives HTTP {error.status}", error.exchange)

@@ -1,0 +1,102 @@
+"""A correct endpoint passes every check; one that is broken in one way fails the check that is for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from k3stack.verify import CheckReport, Level, Status, Target, run_checks
+from k3stack.verify.registry import all_checks
+from tests.verify.broken import FAULTS
+from tests.verify.fake_k3 import serving
+
+# These wait for what does not come, which takes seconds.
+PATIENT = ("GeneratesOn", "FewWorkers", "BlocksOnMalformed")
+WAITING = ("slow-clients", "soak")
+
+
+def found(report: CheckReport) -> dict[str, str]:
+    return {one.id: one.summary for one in report.results if one.status not in (Status.PASS, Status.NOT_APPLICABLE)}
+
+
+def test_a_correct_endpoint_passes_every_check(trained: str) -> None:
+    ids = [one.id for one in all_checks() if one.id not in WAITING]
+    report = run_checks(Target(trained), Level.FULL, only=ids)
+    assert found(report) == {} and report.passed
+    assert report.counts[Status.PASS] == len(ids)
+
+
+def test_random_weights_pass_on_mechanics_and_claim_nothing_else(untrained: str) -> None:
+    senseless = ("recall", "tool-single", "schema-accuracy", "markers")
+    mechanical = ("stream", "usage", "tool-required", "schema-strict", "needles-8", "prefix-fresh", "stop", "logprobs")
+    report = run_checks(Target(untrained), Level.FULL, only=senseless + mechanical)
+    assert found(report) == {} and report.passed
+    assert {report.result(one).status for one in senseless} == {Status.NOT_APPLICABLE}
+    assert {report.result(one).status for one in mechanical} == {Status.PASS}
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in PATIENT])
+def test_a_fault_is_found_by_its_check(trained: str, name: str) -> None:
+    fault = FAULTS[name]
+    with serving(fault(trained).app()) as url:
+        report = run_checks(Target(url), Level.FULL, only=fault.expected)
+    assert set(found(report)) == set(fault.expected)
+    assert all(report.result(one).status is Status.FAIL for one in fault.expected)
+    assert all(report.result(one).evidence for one in fault.expected), "a failure shows what was sent and received"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_the_full_level_finds_every_fault(trained: str, name: str) -> None:
+    fault = FAULTS[name]
+    with serving(fault(trained).app()) as url:
+        report = run_checks(Target(url), Level.FULL)
+    failed = {one.id for one in report.results if one.status is Status.FAIL}
+    assert set(fault.expected) <= failed
+    assert len(failed) <= 15, "one fault must not make everything fail"
+
+
+@pytest.mark.slow
+def test_a_correct_endpoint_passes_twenty_times_in_a_row(trained: str) -> None:
+    for _ in range(20):
+        report = run_checks(Target(trained), Level.FULL)
+        assert found(report) == {} and report.passed
+
+
+@pytest.mark.slow
+def test_random_weights_pass_the_full_level(untrained: str) -> None:
+    report = run_checks(Target(untrained), Level.FULL)
+    assert found(report) == {} and report.passed
+
+
+@pytest.mark.slow
+def test_a_soak_counts_every_kind_of_request(trained: str) -> None:
+    report = run_checks(Target(trained, soak_s=5), Level.SOAK, only=["soak"])
+    result = report.result("soak")
+    assert result.status is Status.PASS
+    assert {one.name for one in result.figures} >= {"requests", "of them: abandon", "of them: recall"}
+    assert result.plots[0].series[0].points
+
+
+@pytest.mark.parametrize("name", ["MixesStates", "DropsToken", "StalePrefix", "SwallowsStop"])
+def test_faults_are_found_with_random_weights_too(untrained: str, name: str) -> None:
+    wanted = {
+        "MixesStates": "needles-8",
+        "DropsToken": "stream",
+        "StalePrefix": "prefix-fresh",
+        "SwallowsStop": "stop",
+    }[name]
+    with serving(FAULTS[name](untrained).app()) as url:
+        report = run_checks(Target(url), Level.FULL, only=[wanted])
+    assert report.result(wanted).status is Status.FAIL
+
+
+def test_what_random_weights_cannot_show_is_not_taken_for_a_pass(untrained: str) -> None:
+    with serving(FAULTS["IgnoresToolChoice"](untrained).app()) as url:
+        report = run_checks(Target(url), Level.FULL, only=["tool-required", "tool-none"])
+    assert report.counts == {Status.NOT_APPLICABLE: 2}
+
+
+def test_every_check_says_what_it_is_for() -> None:
+    for one in all_checks():
+        assert one.title and one.proves.endswith(".") and one.failure_means.endswith("."), one.id
+        assert one.judge.__doc__, one.id
