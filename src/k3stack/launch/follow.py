@@ -6,8 +6,9 @@ Everything is looked at several times a second: a dead, stopped or stuck process
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from k3stack.launch.launcher import Launched
@@ -132,7 +133,8 @@ def follow(
             launched.poll()
             lines = log.read(now)
             if reader.current != phase:
-                on_line(_passed(reader, phase, size_bytes))
+                for line in _passed(reader, phase, size_bytes):
+                    on_line(line)
                 phase = reader.current
                 on_log(log.tail)
             if probe.ready:
@@ -195,15 +197,17 @@ def _short(cause: Cause) -> str:
     return cause.quote if len(cause.quote) <= 160 else f"{cause.quote[:157]}..."
 
 
-def _passed(reader: PhaseReader, before: str, size_bytes: int | None) -> str:
-    """A line for the phase that is over and the one that begins."""
-    began = reader.began_s[reader.current]
-    took = began - reader.began_s[before]
-    title = next(phase.title for phase in phases_of(reader.engine) if phase.id == before)
-    rate = ""
-    if before == "load" and size_bytes and took > 0.5:
-        rate = f", {format_bytes(round(size_bytes / took))}/s"
-    return f"{began:7.1f} s  {title} took {took:.1f} s{rate}; {reader.title}"
+def _passed(reader: PhaseReader, before: str, size_bytes: int | None) -> Iterator[str]:
+    """A line for every phase that is over since `before` began, with the one that follows it."""
+    titles = {phase.id: phase.title for phase in phases_of(reader.engine)}
+    known = list(reader.began_s)
+    for one, following in pairwise(known[known.index(before) :]):
+        began = reader.began_s[following]
+        took = began - reader.began_s[one]
+        rate = ""
+        if one == "load" and size_bytes and took > 0.5:
+            rate = f", {format_bytes(round(size_bytes / took))}/s"
+        yield f"{began:7.1f} s  {titles[one]} took {took:.1f} s{rate}; {titles[following]}"
 
 
 def _status(reader: PhaseReader, now: float, size_bytes: int | None, probe: ReadyProbe) -> str:

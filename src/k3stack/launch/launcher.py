@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,9 @@ class Launched:
         """Hand the engine over: it lives on without us."""
         os.write(self._leash, b"release\n")
         self._close()
+        if self._supervisor is not None:
+            # It outlives us as a rule; where it does not, somebody must collect its exit status.
+            threading.Thread(target=self._supervisor.wait, name="k3-supervisor", daemon=True).start()
 
     def end(self) -> tuple[int, ...]:
         """End everything, and make sure of it. Returns processes that even SIGKILL left; nobody expects one."""

@@ -87,9 +87,10 @@ def _host_and_port(asked: Asked, default: int = 8000) -> tuple[str, int]:
 
 def _reference(asked: Asked, chosen: Chosen) -> Start:
     host, port = _host_and_port(asked)
-    name = asked.name or "k3"
     words = [sys.executable, "-c", _K3, "serve", asked.where, "--host", host, "--port", str(port)]
-    return Start("reference", (*words, *asked.extra), {}, host, port, None if asked.name is None else name)
+    words += ["--name", asked.name] if asked.name else []
+    words += ["--max-context", str(asked.context)] if asked.context else []
+    return Start("reference", (*words, *asked.extra), {}, host, port, asked.name)
 
 
 def _plain(asked: Asked, chosen: Chosen) -> Start:

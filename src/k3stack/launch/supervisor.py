@@ -131,7 +131,7 @@ class _Supervisor:
             _collect(engine.pid)
             return children_of(os.getpid())
 
-        deadline = time.monotonic() + (_LINGER_S if not self.stopping else 1.0)
+        deadline = time.monotonic() + min(_LINGER_S, float(self.wanted["grace_s"]) / 2)
         while left() and time.monotonic() < deadline:
             time.sleep(_TICK_S)
         found = kill_all(left, 2.0)

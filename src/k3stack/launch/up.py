@@ -121,6 +121,7 @@ def up(asked: Asked, options: Options, store: Store, steps: Steps) -> Up:
     chosen, ended = _chosen(asked, options, steps)
     if ended is not None:
         return ended
+    _free_name(store, options.name)
     steps.status("preflight")
     run_id = f"{options.name}-{secrets.token_hex(4)}"
     start = start_of(asked, chosen, options.docker, run_id, store.folder / "runs" / run_id)
@@ -189,18 +190,24 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
         )
         try:
             with store.change() as change:
-                known = change.state.run(options.name)
-                if known is not None and known.running:
-                    raise UsageError(
-                        f"runs already, at {known.url}",
-                        where=options.name,
-                        hint=f"Stop it with `k3 down {known.name}`, or give this one another --name.",
-                    )
+                _free_name(store, options.name)
                 change.state = change.state.with_run(run)
             yield run, folder
         except BaseException:
             _forget(store, run_id)
             raise
+
+
+def _free_name(store: Store, name: str) -> None:
+    """Refuse a name that an endpoint has.
+
+    Raises:
+        UsageError: it has.
+    """
+    known = store.read().run(name)
+    if known is not None and known.running:
+        hint = f"Stop it with `k3 down {name}`, or give this one another --name."
+        raise UsageError(f"runs already, at {known.url}", where=name, hint=hint)
 
 
 def _forget(store: Store, run_id: str) -> None:
@@ -305,7 +312,14 @@ def _remember(store: Store, run: Run, launched: Launched, ready: bool, report: s
 
     with store.change() as change:
         change.state = change.state.with_run(
-            replace(run, supervisor=launched.supervisor, process=launched.engine, ready=ready, report=report)
+            replace(
+                run,
+                owner=(launched.supervisor or run.owner) if ready else run.owner,
+                supervisor=launched.supervisor,
+                process=launched.engine,
+                ready=ready,
+                report=report,
+            )
         )
 
 
