@@ -14,7 +14,7 @@
     $("check-text").placeholder = t("check.placeholder");
     theme(kept.get("theme") || "auto");
     const covers = facts.served ? t("foot.served") : t("foot.exported", { covers: facts.covers.join(", ") });
-    fill($("foot"), el("p", {}, `k3stack ${facts.version}. `, covers), el("p", { text: t("foot.honest") }));
+    fill($("foot"), el("p", {}, data(`k3stack ${facts.version}`), " · ", covers), el("p", { text: t("foot.honest") }));
     if (!facts.served) $("machine").hidden = true;
   }
 
