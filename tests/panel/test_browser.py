@@ -249,7 +249,8 @@ OWN_WORDS = """() => {
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const node = walk.currentNode;
-    if (!node.parentElement.closest('[translate="no"], noscript, .figure') && node.textContent.trim()) found.push(node.textContent.trim());
+    const text = node.textContent.trim();
+    if (text && !node.parentElement.closest('[translate="no"], noscript, .figure')) found.push(text);
   }
   return found;
 }"""

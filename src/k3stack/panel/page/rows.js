@@ -25,14 +25,7 @@ K3.rows = (() => {
   function noteOf(dimension, option) {
     if (option.refused) {
       const { why, fix } = option.refused;
-      const translated = has(`rule.${option.refused.rule}`) ? t(`rule.${option.refused.rule}`) : null;
-      return [
-        el("strong", {}, t("not.possible"), " "),
-        translated ? el("span", { text: `${translated} ` }) : data(`${why} `),
-        has(`fix.${option.refused.rule}`) ? el("span", { text: t(`fix.${option.refused.rule}`) }) : data(fix),
-        " ",
-        origin(option.refused),
-      ];
+      return [el("strong", {}, t("not.possible"), " "), data(why), " ", data(fix), " ", origin(option.refused)];
     }
     if (option.moves.length) return [t("would.move"), " ", ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
     if (dimension === "layout" && option.note) {
