@@ -51,6 +51,8 @@ def _does(rule: Rule) -> str:
     said += [f"no `--{name}`" for name in rule.unset]
     said += [f"`{name}={value}`" for name, value in rule.env.items()]
     said += [f"image `{rule.image}`"] if rule.image else []
+    said += [f"digest of {version} `{digest}`" for version, digest in rule.digests.items()]
+    said += [f"digest `{rule.digest}`"] if rule.digest else []
     said += [f"patch `{name}`" for name in rule.patches]
     said += [f"`{name}` must be {_text(value)}" for name, value in rule.needs.items()]
     said += [rule.note] if rule.note else []

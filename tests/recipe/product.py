@@ -34,7 +34,7 @@ LAYOUTS = [
 WORKLOADS = [
     Workload(kv_dtype=KvDtype.FP8),
     Workload(kv_dtype=KvDtype.BF16, prefix_caching=False, context=65_536, concurrency=8, utilization=0.85),
-    Workload(kv_dtype=KvDtype.FP8, context=1_048_576, concurrency=4),
+    Workload(kv_dtype=KvDtype.FP8, context=1_048_576, concurrency=4, state_ratio=0.05),
 ]
 
 

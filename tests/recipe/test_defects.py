@@ -20,6 +20,7 @@ from k3stack.recipe.choice import Choice, Feature, Goal, Serving, refused
 from k3stack.recipe.deployment import Command, Deployment
 from k3stack.recipe.render.docker import render as docker
 from k3stack.recipe.suggest import suggest
+from k3stack.recipe.wanted import Wanted, choose
 from k3stack.spec.schemes import Scheme
 
 BF16 = Workload(kv_dtype=KvDtype.BF16)
@@ -330,3 +331,34 @@ def test_graphs_cover_every_request(requests: int, plain: int, drafted: int) -> 
 def test_a_captured_size_is_one_of_vllms_and_enough(tokens: int) -> None:
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 2_049, 16)]
     assert captured(tokens) == next(size for size in sizes if size >= tokens)
+
+
+# --- what deployers reported ---
+
+
+def test_prefixes_are_found_inside_large_blocks() -> None:
+    """vllm-project/recipes#861: hits at multiples of 1536 tokens only."""
+    assert command(vllm("b300", Layout(tp=8))).flag("prefix-match-unit") == 128
+    off = vllm("b300", Layout(tp=8), workload=Workload(prefix_caching=False))
+    assert command(off).flag("prefix-match-unit") is None
+
+
+def test_connections_of_clients_that_think_stay_open() -> None:
+    assert command(vllm("b300", Layout(tp=8))).variables()["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "900"
+
+
+def test_several_nodes_have_time_for_the_first_step() -> None:
+    assert command(vllm("b200", Layout(tp=16))).variables()["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"] == "1800"
+    assert "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS" not in command(vllm("b300", Layout(tp=8))).variables()
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_roles_name_an_address_that_the_other_reaches(role: int) -> None:
+    made = command(published("sglang", "b300", Serving.DISAGGREGATED, Goal.BALANCED), role)
+    assert made.variables()["SGLANG_HOST_IP"] == "{self}" and made.flag("host") == "{self}"
+
+
+def test_amd_keeps_the_published_cache() -> None:
+    """vLLM's ROCm command stores BF16, SGLang's FP8."""
+    assert choose(Wanted(gpu("mi355x"))).workload.kv_dtype is KvDtype.BF16
+    assert choose(Wanted(gpu("mi355x"), "sglang")).workload.kv_dtype is KvDtype.FP8

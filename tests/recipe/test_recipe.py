@@ -1,15 +1,18 @@
 """The recipe: the validated NVFP4 command, a reason for everything, and refusals."""
 
+import re
 import shlex
 import subprocess
 
 import pytest
 
+from k3stack.engines.releases import versions
 from k3stack.engines.rules import rules
 from k3stack.errors import K3Error, NotKnownError
 from k3stack.hardware.table import gpu
 from k3stack.plan import KvDtype, Layout, Plan, Workload, make_plan
 from k3stack.recipe.build import build
+from k3stack.recipe.choice import CARD, from_plan
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.render.docker import render as docker_run
 from k3stack.spec.published import kimi_k3
@@ -80,7 +83,7 @@ def test_the_script_is_valid_shell_and_docker_gets_the_words() -> None:
     assert words[0] == "run"
     assert "/p q:/k3-patches:ro" in words and "/h/.cache/huggingface:/root/.cache/huggingface" in words
     assert '{"mla_prefill_backend":"TRTLLM_RAGGED","use_prefill_query_quantization":true}' in words
-    assert words[words.index("vllm/vllm-openai:kimi-k3") + 1] == "nvidia/Kimi-K3-NVFP4"
+    assert words[words.index(build(plan_for("b300")).pinned_image) + 1] == "nvidia/Kimi-K3-NVFP4"
 
 
 def test_the_script_never_holds_a_token_and_listens_on_loopback() -> None:
@@ -121,3 +124,22 @@ def test_what_is_not_covered_says_what_is(hardware: str, scheme: str, tp: int) -
     with pytest.raises(NotKnownError) as caught:
         build(plan_for(hardware, scheme, tp=tp))
     assert caught.value.hint
+
+
+def test_images_are_pinned_where_a_digest_was_recorded_and_float_where_none_was() -> None:
+    card = build(plan_for("b300"))
+    assert card.pinned_image.startswith("vllm/vllm-openai@sha256:e90e2603b278") and "kimi-k3" in str(card.notes)
+    assert card.pinned_image in docker_run(card)
+    newest = build(from_plan(plan_for("b300"), "0.33.0"))
+    assert newest.digest is None and newest.pinned_image == "vllm/vllm-openai:v0.33.0"
+    assert any("floating tag" in note for note in newest.notes) and not any("floating" in note for note in card.notes)
+    older = build(from_plan(plan_for("b300"), "0.31.0"))
+    assert older.pinned_image.startswith("vllm/vllm-openai@sha256:c1c9f6fd5c10")
+
+
+def test_every_digest_is_one_and_belongs_to_a_known_release() -> None:
+    for engine in ("vllm", "sglang"):
+        for rule in rules(engine):
+            for version, digest in rule.digests.items():
+                assert version in (*versions(engine), CARD)
+                assert re.fullmatch(r"sha256:[0-9a-f]{64}", digest)

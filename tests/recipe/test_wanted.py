@@ -1,5 +1,7 @@
 """What somebody says, and what is chosen where nothing was said."""
 
+from dataclasses import replace
+
 import pytest
 
 from k3stack.errors import NotKnownError, UsageError
@@ -7,7 +9,7 @@ from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout
 from k3stack.recipe.choice import Feature, Goal, Serving, refused
 from k3stack.recipe.suggest import suggest
-from k3stack.recipe.wanted import Wanted, choose, fitting
+from k3stack.recipe.wanted import MARGIN_BYTES, Wanted, choose, fitting
 from k3stack.spec.schemes import Scheme
 
 HARDWARE = ["h100", "h200", "b200", "b300", "gb200", "gb300", "mi350x", "mi355x"]
@@ -43,9 +45,31 @@ def test_fewer_requests_where_nobody_asked_for_a_number() -> None:
     assert not insisted.yes and not insisted.lowered
 
 
+def test_what_is_chosen_is_not_within_the_error_of_the_estimate() -> None:
+    tight = Wanted(gpu("b300"), "sglang", scheme=Scheme.NVFP4_MIXED, features=(Feature.DSPARK,))
+    found = fitting(tight)
+    assert found.choice.workload.concurrency == 16 and "32 requests" in found.lowered
+    assert all(one.plan.left_bytes >= MARGIN_BYTES for one in found.roles)
+    asked = fitting(replace(tight, concurrency=32, context=196_608))
+    assert asked.yes and not asked.lowered and asked.tight
+
+
+def test_a_tight_fit_is_better_than_none() -> None:
+    found = fitting(Wanted(gpu("h200"), features=(Feature.DSPARK,)))
+    assert found.yes and found.choice.workload.concurrency == 1 and found.tight
+
+
+def test_throughput_means_more_requests() -> None:
+    assert choose(Wanted(gpu("b300"), goal=Goal.HIGH_THROUGHPUT)).workload.concurrency == 128
+    published = choose(Wanted(gpu("h200"), "sglang", goal=Goal.HIGH_THROUGHPUT)).workload
+    assert (published.concurrency, published.utilization) == (128, 0.9)
+    assert choose(Wanted(gpu("mi355x"), "sglang")).workload.kv_dtype is KvDtype.FP8
+
+
 def test_a_shorter_context_where_nobody_asked_for_one() -> None:
+    """Requests are halved first; here that alone does not do."""
     found = fitting(Wanted(gpu("h100"), "sglang"))
-    assert found.yes and found.choice.workload.context == 98_304 and "98,304 tokens" in found.lowered
+    assert found.yes and found.choice.workload.context == 49_152 and "49,152 tokens" in found.lowered
     assert not fitting(Wanted(gpu("h100"), "sglang", context=196_608, concurrency=32)).yes
 
 

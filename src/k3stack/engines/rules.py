@@ -39,6 +39,7 @@ class Rule(BaseModel):
         set: flags to set; objects are laid over what earlier rules set, other values replace it.
         unset: flags to remove.
         digest: the image's digest, where one is known.
+        digests: versions to digests of the images that other rules name.
         refuse: the selection (or the combination of flags) is not allowed; `why` says so.
         unpublished: refused because nobody has shown that it works, not because it cannot.
         needs: flags, with their values or `set`, that must be there when the check applies.
@@ -57,6 +58,7 @@ class Rule(BaseModel):
     unset_env: tuple[str, ...] = ()
     image: str | None = None
     digest: str | None = None
+    digests: dict[str, str] = Field(default_factory=dict)
     patches: tuple[str, ...] = ()
     note: str | None = None
     refuse: bool = False

@@ -66,15 +66,16 @@ def _deployment(choice: Choice, served_name: str | None) -> Deployment:
     images = [rule for rule in rules if rule.image is not None]
     if not images:
         raise NotKnownError(f"no image for {choice.gpu.name} is known", where=f"{choice.engine} {choice.version}")
+    image, digest = str(fill(images[-1].image, {"version": choice.version})), _digest(choice, rules, images[-1])
     return Deployment(
         engine=choice.engine,
-        image=str(fill(images[-1].image, {"version": choice.version})),
+        image=image,
         image_reason=reason_of(images[-1]),
         roles=tuple(roles),
         patches=tuple(sorted(dict.fromkeys(patch for rule in rules for patch in rule.patches))),
-        notes=tuple(_notes(choice, rules)),
+        notes=tuple(_notes(choice, rules, image, digest)),
         version=choice.version,
-        digest=images[-1].digest,
+        digest=digest,
         vendor=choice.gpu.vendor,
         checked_by=f"{choice.engine} {choice.snapshot}",
         gpu=choice.gpu.id,
@@ -191,10 +192,19 @@ def _disagreements(deployment: Deployment) -> Iterator[str]:
             yield f"the roles disagree about --{name}: {', '.join(sorted(values))}"
 
 
-def _notes(choice: Choice, rules: list[Rule]) -> Iterator[str]:
+def _digest(choice: Choice, rules: list[Rule], image: Rule) -> str | None:
+    """The image's digest, where somebody recorded one."""
+    return image.digest or next((one.digests[choice.version] for one in rules if choice.version in one.digests), None)
+
+
+def _notes(choice: Choice, rules: list[Rule], image: str, digest: str | None) -> Iterator[str]:
     if choice.gpu.vendor == "nvidia":
         yield "Needs an NVIDIA driver r580 or newer: the image is built for CUDA 13."
     yield from _evidence(choice)
+    if digest is None:
+        yield f"{image} is a floating tag: no digest is recorded here, so pin the one that `docker pull` prints."
+    else:
+        yield f"The digest is that of {image}, as public deployments recorded it."
     yield from (rule.note for rule in rules if rule.note)
     patches = sorted({patch for rule in rules for patch in rule.patches})
     if choice.version == CARD and patches:

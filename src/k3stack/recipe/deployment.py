@@ -189,5 +189,8 @@ class Deployment:
 
     @property
     def pinned_image(self) -> str:
-        """The image, by digest where one is known."""
-        return self.image if self.digest is None else f"{self.image}@{self.digest}"
+        """The image, by digest where one is known; without its tag then, which not every tool takes beside a digest."""
+        if self.digest is None:
+            return self.image
+        folder, slash, last = self.image.rpartition("/")
+        return f"{folder}{slash}{last.partition(':')[0]}@{self.digest}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from k3stack.plan.draft import DSPARK_PARAMETERS
 from k3stack.plan.layout import Layout, StateDtype, Workload
 from k3stack.plan.plan import Plan, Verdict, make_plan
 from k3stack.plan.reserves import Reserves
@@ -20,6 +21,9 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3
 
 __all__ = ["Fit", "RoleFit", "fit"]
+
+REDHAT_PARAMETERS = 4_744_900_481
+"""Of RedHatAI/Kimi-K3-speculator.dspark, which has an embedding and a head of its own (its model card)."""
 
 _STATE_SLOTS = {"no_buffer": 3, "extra_buffer_lazy": 4, "extra_buffer": 5}
 
@@ -155,7 +159,15 @@ def _unknown(choice: Choice, deployment: Deployment) -> tuple[str, ...]:
     if Feature.DFLASH in choice.features:
         found.append("The DFlash draft's own size is not known here; it was counted like a DSpark draft.")
     elif Feature.DSPARK in choice.features:
-        found.append("The draft was counted in the shape that Inferact published; yours may differ by a few GB.")
+        more = 2 * (REDHAT_PARAMETERS - DSPARK_PARAMETERS) / choice.layout.tp
+        found.append(
+            "The DSpark draft was counted in Inferact's shape; "
+            + (
+                f"RedHatAI's, which the command names, has more parameters: up to {more / 1e9:.1f} GB more on each GPU."
+                if choice.engine == "vllm"
+                else "the size of RadixArk's, which the command names, is not known here."
+            )
+        )
     for role in deployment.roles:
         slots = role.command.flag("disaggregation-decode-extra-slots")
         if slots:

@@ -18,7 +18,14 @@ from k3stack.recipe.suggest import Suggestion, suggest
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Wanted", "choose", "fitting"]
+__all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "choose", "fitting"]
+
+MARGIN_BYTES = 10**9
+"""What must be left for a number that we choose: the estimate of reserves is up to 1.1 GiB off."""
+
+CONCURRENCY_STANDARD = {Goal.LOW_LATENCY: 32, Goal.BALANCED: 32, Goal.HIGH_THROUGHPUT: 128}
+"""Requests at once when nobody asks: the model card's 32; for throughput eight for each of 16 replicas, as in the
+recipe's decode role."""
 
 SHORTEST = 16_384
 """Tokens below which a context is not lowered by itself."""
@@ -93,14 +100,22 @@ def fitting(wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | 
     """
     choice = choose(wanted)
     first = fit(choice, spec, reserves)
-    if first.yes:
-        return first
+    best = first
     for smaller in _smaller(wanted, choice.workload):
+        if best.yes and _settled(best):
+            break
         found = fit(replace(choice, workload=smaller), spec, reserves)
-        if found.yes:
-            now, asked = _said(smaller), _said(choice.workload)
-            return replace(found, lowered=f"Written for {now}, since {asked} do not fit ({first.reason}).")
-    return first
+        if found.yes and (_settled(found) or not best.yes):
+            best = found
+    if best is first:
+        return first
+    now, asked = _said(best.choice.workload), _said(choice.workload)
+    return replace(best, lowered=f"Written for {now}; of {asked} the plan says: {first.reason}.")
+
+
+def _settled(found: Fit) -> bool:
+    """Whether more is left than the estimate of reserves may be off."""
+    return all(one.plan.left_bytes >= MARGIN_BYTES for one in found.roles)
 
 
 def _smaller(wanted: Wanted, work: Workload) -> Iterator[Workload]:
@@ -157,7 +172,11 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
 
 def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
     """What was said, over what was published with the layout, over each engine's usual."""
-    usual = {"kv_dtype": KV_STANDARD[wanted.engine], "utilization": UTILIZATION_STANDARD[wanted.engine]}
+    usual = {
+        "kv_dtype": KV_STANDARD[wanted.engine],
+        "utilization": UTILIZATION_STANDARD[wanted.engine],
+        "concurrency": CONCURRENCY_STANDARD[wanted.goal],
+    }
     said = {
         "context": wanted.context,
         "concurrency": wanted.concurrency,

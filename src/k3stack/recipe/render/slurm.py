@@ -26,6 +26,7 @@ def render(deployment: Deployment) -> str:
         "#SBATCH --exclusive",
         "#SBATCH --time=24:00:00",
         *(f"# {note}" for note in deployment.notes),
+        *([f"# The image's digest was {deployment.digest}; pyxis takes the tag."] if deployment.digest else []),
         "# Containers are started by pyxis; with K3_BARE=1 the nodes' own engine is used.",
         "set -euo pipefail",
         'folder="$SLURM_SUBMIT_DIR/k3-$SLURM_JOB_ID"',
@@ -48,7 +49,7 @@ def render(deployment: Deployment) -> str:
 
 
 def _container(role: Role, deployment: Deployment) -> str:
-    image = role.image or deployment.pinned_image
+    image = role.image or deployment.image
     registry, _, rest = image.partition("/")
     named = f"{registry}#{rest}" if "." in registry else image  # pyxis' way of naming a registry
     return (
