@@ -39,8 +39,9 @@ def test_whatever_moves_is_said(number: int) -> None:
                 continue
             before, after = choice.workload, changed.choice.workload
             differing = {name for name in DIMENSIONS if value(choice, name) != value(changed.choice, name)}
-            asked = ("utilization", "batched_tokens")
-            differing |= {name for name in asked if getattr(before, name) != getattr(after, name)}
+            differing |= {
+                name for name in ("utilization", "batched_tokens") if getattr(before, name) != getattr(after, name)
+            }
             assert {move.dimension for move in changed.moves} == differing - {dimension} <= MAY_MOVE
             assert (before.context, before.concurrency) == (after.context, after.concurrency)
 

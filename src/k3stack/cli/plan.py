@@ -43,6 +43,9 @@ Draft = Annotated[
     int, typer.Option("--draft-tokens", min=0, help="Tokens that a DSpark draft proposes; 0 is no draft.")
 ]
 Replay = Annotated[bool, typer.Option("--replay-ssm", help="Verify drafts from one KDA state (vLLM, SGLang).")]
+Verifies = Annotated[
+    bool, typer.Option("--verifies/--no-verifies", help="Drafts are verified here; SGLang's prefill role does not.")
+]
 Vision = Annotated[bool, typer.Option("--vision/--no-vision", help="Load the vision tower.")]
 Ratio = Annotated[float | None, typer.Option(help="SGLang's mamba-full-memory-ratio; default the balancing one.")]
 Slots = Annotated[int | None, typer.Option(min=1, max=8, help="SGLang's state slots per request: 1, 3, 4 or 5.")]
@@ -95,6 +98,7 @@ def plan(
     state_dtype: StateOption = StateName.FLOAT32,
     draft_tokens: Draft = 0,
     replay_ssm: Replay = False,
+    verifies: Verifies = True,
     vision: Vision = True,
     state_ratio: Ratio = None,
     state_slots: Slots = None,
@@ -127,6 +131,7 @@ def plan(
         vision,
         state_slots,
         state_ratio,
+        verifies,
     )
     found = _gpus(hardware, gpus)
     if found is None:

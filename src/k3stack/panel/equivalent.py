@@ -45,6 +45,8 @@ def _more(work: Workload) -> list[str]:
         words += ["--draft-tokens", str(work.speculative_tokens)]
     if work.replay_ssm:
         words.append("--replay-ssm")
+    if not work.verifies:
+        words.append("--no-verifies")
     if not work.vision:
         words.append("--no-vision")
     if work.state_dtype is not StateDtype.FP32:

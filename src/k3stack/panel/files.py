@@ -32,8 +32,11 @@ def page(name: str) -> str:
 
 
 def strings(language: str) -> str:
-    """The script that gives the page its words in one language."""
-    return call("strings", language, json.loads(page(f"{language}.json")))
+    """The script that gives the page its words in one language, and the rules' sentences where they are translated."""
+    words = call("strings", language, json.loads(page(f"{language}.json")))
+    if language == "en":
+        return words
+    return words + call("sentences", language, json.loads(page(f"{language}.sentences.json")))
 
 
 def call(name: str, *values: Any) -> str:

@@ -8,18 +8,19 @@ asked of the same function. A second rendering with other numbers must give the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
 from k3stack.panel.answer import at
+from k3stack.plan.layout import Layout
 from k3stack.recipe.build import places
 from k3stack.recipe.choice import Choice
 
 __all__ = ["MARKERS", "Hole", "Markers", "Template", "holes"]
 
 _FIRST_HOLE = 0xE000
-_AXES = {"context": "c", "concurrency": "n", "sequences": "n", "graph_tokens": "n", "state_ratio": "r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Markers:
         return replace(marked, workload=replace(marked.workload, state_ratio=self.ratio if ratio else None))
 
 
-MARKERS = (Markers(181_943, 917_503, 3_947, 0.78137), Markers(193_771, 886_019, 3_571, 0.61483))
+MARKERS = (Markers(181_943, 917_503, 3_947, 0.78137), Markers(193_771, 886_019, 3_329, 0.61483))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +70,31 @@ def holes(choice: Choice, marked: Choice) -> dict[str, Hole]:
     found: dict[str, Hole] = {}
     for name, layout in marked.roles():
         nodes = marked.facts(name, layout)["nodes"]
-        for place, value in places(marked, layout, nodes).items():
-            axis = _AXES.get(place)
-            if axis is None or value is None:
-                continue
-            found[str(value)] = Hole(axis, () if axis == "r" else tuple(_stops(choice, layout, nodes, place, axis)))
+        for place, axis in _axes(marked, layout, nodes):
+            word = str(places(marked, layout, nodes)[place])
+            hole = Hole(axis, () if axis == "r" else tuple(_stops(choice, layout, nodes, place, axis)))
+            if found.setdefault(word, hole) != hole:
+                raise AssertionError(f"{word} stands for two places of {layout}: take other markers")
     return found
 
 
-def _stops(choice: Choice, layout: Any, nodes: int, place: str, axis: str) -> list[Any]:
+def _axes(marked: Choice, layout: Layout, nodes: int) -> Iterator[tuple[str, str]]:
+    """The places that depend on a slider, and on which."""
+    work = marked.workload
+    here = places(marked, layout, nodes)
+    longer = places(at(marked, work.context - 1_000, work.concurrency), layout, nodes)
+    more = places(at(marked, work.context, work.concurrency - 1_000), layout, nodes)
+    for place, value in here.items():
+        if place == "state_ratio":
+            if value is not None:
+                yield place, "r"
+        elif value != longer[place]:
+            yield place, "c"
+        elif value != more[place]:
+            yield place, "n"
+
+
+def _stops(choice: Choice, layout: Layout, nodes: int, place: str, axis: str) -> list[Any]:
     if axis == "c":
         moved = [at(choice, context, 1) for context in CONTEXTS]
     else:

@@ -9,6 +9,12 @@ const K3 = (() => {
     words[name] = table;
   }
 
+  const sayings = {};
+  /** Sentences of the rules in another language, by the sentence: one that was reworded is shown as it is. */
+  function sentences(name, table) {
+    sayings[name] = new Map(Object.entries(table));
+  }
+
   /** A text in the page's language; {names} stand for values. */
   function t(key, values) {
     const text = (words[language] && words[language][key]) ?? (words.en && words.en[key]) ?? key;
@@ -42,10 +48,14 @@ const K3 = (() => {
     return made;
   }
 
-  /** Text that comes from the engines' rules or a planner: it is data, the same in every language. */
+  /** Text that comes from the engines' rules or a planner: data, in another language where that is known. */
   function data(text, tag = "span", attributes = {}) {
-    return el(tag, { translate: "no", lang: "en", ...attributes, text });
+    const known = sayings[language] && sayings[language].get(text);
+    return el(tag, { translate: "no", lang: known ? document.documentElement.lang : "en", ...attributes, text: known || text });
   }
+
+  /** The same as text alone. */
+  const said = (text) => (sayings[language] && sayings[language].get(text)) || text;
 
   function fill(node, ...children) {
     node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
@@ -143,7 +153,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept,
+    strings, sentences, said, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept,
     get language() {
       return language;
     },

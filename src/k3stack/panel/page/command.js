@@ -1,7 +1,7 @@
 // The command: every part that a rule has set can be pointed at, tapped or reached with the arrow keys.
 "use strict";
 K3.command = (() => {
-  const { el, t, has, data, fill, $, origin, copy, download } = K3;
+  const { el, t, data, fill, $, origin, copy, download } = K3;
   let written = null;
   let choose = () => {};
 
@@ -47,8 +47,7 @@ K3.command = (() => {
   }
 
   function reason(one) {
-    const translated = has(`rule.${one.rule}`) ? el("span", { text: t(`rule.${one.rule}`) }) : data(one.why);
-    return el("div", { class: "reason" }, el("p", {}, translated), el("p", { class: "hint" }, origin(one), " ", data(one.rule, "code", { class: "rule" })));
+    return el("div", { class: "reason" }, el("p", {}, data(one.why)), el("p", { class: "hint" }, origin(one), " ", data(one.rule, "code", { class: "rule" })));
   }
 
   function lines() {

@@ -14,7 +14,7 @@
     $("check-text").placeholder = t("check.placeholder");
     theme(kept.get("theme") || "auto");
     const covers = facts.served ? t("foot.served") : t("foot.exported", { covers: facts.covers.join(", ") });
-    fill($("foot"), el("p", {}, `k3stack ${facts.version}. `, covers), el("p", { text: t("foot.honest") }));
+    fill($("foot"), el("p", {}, data(`k3stack ${facts.version}`), " · ", covers), el("p", { text: t("foot.honest") }));
     if (!facts.served) $("machine").hidden = true;
   }
 
@@ -84,6 +84,9 @@
       answer = found.answer;
       said.push(...(found.said.length ? found.said : [`${error.where ? `${error.where}: ` : ""}${error.message}`]));
     }
+    for (const name of ["context", "concurrency"]) {
+      if (answer[name] !== begin[name]) said.push(t("link.stop", { name: t(`slider.${name}`), asked: K3.number(begin[name]), got: K3.number(answer[name]) }));
+    }
     state = { ...begin, selection: answer.selection, context: answer.context, concurrency: answer.concurrency };
     asked++;
     draw();
@@ -99,7 +102,7 @@
     }
     const option = answer.rows.find((row) => row.dimension === "hardware").options.find((one) => one.value === found.hardware);
     const said = t("machine.found", { count: found.count, name: found.name, memory: K3.gb(found.memory_bytes) });
-    if (option.refused) notice([el("strong", { text: said }), data(`${option.refused.why} ${option.refused.fix}`)]);
+    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), " ", data(option.refused.fix))]);
     else if (option.chosen) notice([said]);
     else {
       await take("hardware", option);
@@ -143,5 +146,8 @@
   const failed = (error) => notice([`${t("failed")} ${error.message}`]);
   K3.speak(kept.get("language") || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en"));
   translate();
-  restore().catch(failed).finally(() => document.documentElement.setAttribute("data-ready", ""));
+  restore().catch(failed).finally(() => {
+    performance.mark("k3-ready");
+    document.documentElement.setAttribute("data-ready", "");
+  });
 })();

@@ -24,13 +24,13 @@ K3.memory = (() => {
   function verdict(answer) {
     const one = decisive(answer.memory);
     const word = t(`verdict.${answer.verdict}.word`);
-    const head = `${t("gpus", { count: answer.gpus })}, ${t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes })}`;
+    const head = t("verdict.head", { gpus: t("gpus", { count: answer.gpus }), nodes: t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes }) });
     fill(
       $("verdict"),
       el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }),
-      el("span", { class: "verdict-more" }, head, ". ", one ? sentence(one) : ""),
+      el("span", { class: "verdict-more" }, head, one ? sentence(one) : ""),
     );
-    fill($("dock"), el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }), el("span", { text: one ? `${gb(one.total_bytes)} / ${gb(one.budget_bytes)}` : "" }), el("span", { text: t("dock") }));
+    fill($("dock"), el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }), el("span", { class: "figure", text: one ? `${gb(one.total_bytes)} / ${gb(one.budget_bytes)}` : "" }), el("span", { text: t("dock") }));
   }
 
   function bar(one, several) {

@@ -18,8 +18,7 @@ K3.more = (() => {
     el("div", { class: "group" }, el("h3", { text: t(title) }), items.length ? el("ul", { class: "settings" }, items) : el("p", { class: "hint", text: none ? t(none) : "" }));
 
   function setting(text, why, role) {
-    const words = has(`rule.${why.rule}`) ? el("span", { text: t(`rule.${why.rule}`) }) : data(why.why);
-    return el("li", {}, data(text, "code"), role ? el("span", { class: "tag", text: t(`role.${role}`) }) : null, el("p", { class: "setting-why" }, words, " ", origin(why)));
+    return el("li", {}, data(text, "code"), role ? el("span", { class: "tag", text: t(`role.${role}`) }) : null, el("p", { class: "setting-why" }, data(why.why), " ", origin(why)));
   }
 
   function client(answer) {
@@ -72,7 +71,7 @@ K3.more = (() => {
     const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), "; ", t("checked.by", { parser: result.checked_by })));
     const assumed = result.assumed.map((text) => el("p", { class: "hint" }, `${t("check.assumed")} `, data(text)));
     const faults = result.faults.map((one) =>
-      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, data(`${one.why} ${one.fix}`)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
+      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, data(one.why), " ", data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
     );
     fill($("checked"), head, assumed, faults.length ? el("ul", { class: "faults" }, faults) : null);
   }

@@ -11,7 +11,7 @@ K3.rows = (() => {
   /** A value of any row in words, for the sentences about what moved. */
   function named(dimension, value) {
     if (has(`${dimension}.${value}`)) return t(`${dimension}.${value}`);
-    if (dimension === "layout") return value.split(";").map(layoutName).join(" → ");
+    if (dimension === "layout") return value.split(";").map(layoutName).join(" + ");
     if (dimension === "hardware") return value.toUpperCase();
     return value;
   }
@@ -19,20 +19,13 @@ K3.rows = (() => {
   function layoutName(word) {
     const sizes = word.split(",");
     const shown = sizes.filter((part) => part === "ep" || !part.endsWith("1") || /[a-z]+\d+1$/.test(part) || part.startsWith("tp"));
-    return shown.join(" ").toUpperCase();
+    return shown.join("·").toUpperCase();
   }
 
   function noteOf(dimension, option) {
     if (option.refused) {
       const { why, fix } = option.refused;
-      const translated = has(`rule.${option.refused.rule}`) ? t(`rule.${option.refused.rule}`) : null;
-      return [
-        el("strong", {}, t("not.possible"), " "),
-        translated ? el("span", { text: `${translated} ` }) : data(`${why} `),
-        has(`fix.${option.refused.rule}`) ? el("span", { text: t(`fix.${option.refused.rule}`) }) : data(fix),
-        " ",
-        origin(option.refused),
-      ];
+      return [el("strong", {}, t("not.possible"), " "), data(why), " ", data(fix), " ", origin(option.refused)];
     }
     if (option.moves.length) return [t("would.move"), " ", ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
     if (dimension === "layout" && option.note) {
@@ -59,10 +52,11 @@ K3.rows = (() => {
     const title = el("h3", { id: `row-${row.dimension}`, class: "row-title" });
     const chips = el("div", { class: "chips", role: "radiogroup", "aria-labelledby": `row-${row.dimension}` });
     const note = el("p", { class: "row-note", id: `note-${row.dimension}` });
-    const box = el("div", { class: "row", "data-row": row.dimension }, title, chips, note);
+    const pop = el("div", { class: "pop", id: `pop-${row.dimension}`, "aria-hidden": "true" });
+    const box = el("div", { class: "row", "data-row": row.dimension }, title, chips, note, pop);
     chips.addEventListener("keydown", (event) => arrows(event, chips));
     $("rows").append(box);
-    const entry = { box, title, chips, note, options: new Map(), row };
+    const entry = { box, title, chips, note, pop, options: new Map(), row };
     made.set(row.dimension, entry);
     return entry;
   }
@@ -85,10 +79,10 @@ K3.rows = (() => {
   function chip(entry, option) {
     const dimension = entry.row.dimension;
     const button = el("button", { type: "button", role: "radio", class: "chip", id: `o-${dimension}-${option.value}` });
-    const shown = () => show(entry, button.dataset.value);
-    button.addEventListener("mouseenter", shown);
-    button.addEventListener("focus", shown);
-    button.addEventListener("mouseleave", () => show(entry));
+    button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && float(entry, button.dataset.value));
+    button.addEventListener("pointerleave", () => fill(entry.pop));
+    button.addEventListener("focus", () => show(entry, button.dataset.value));
+    button.addEventListener("blur", () => show(entry));
     button.addEventListener("click", () => {
       const now = entry.row.options.find((one) => one.value === button.dataset.value);
       if (now.refused) pin(entry, now.value);
@@ -100,7 +94,16 @@ K3.rows = (() => {
   /** A tapped reason stays until something else is chosen. */
   function pin(entry, value) {
     entry.pinned = value;
+    fill(entry.pop);
     show(entry, value);
+  }
+
+  /** Under the pointer a note floats: rows that moved away from under it would be chased. */
+  function float(entry, value) {
+    const option = entry.row.options.find((one) => one.value === value);
+    if (value === entry.pinned || option.chosen) return;
+    fill(entry.pop, noteOf(entry.row.dimension, option));
+    entry.pop.classList.toggle("refused", Boolean(option.refused));
   }
 
   function show(entry, value) {
@@ -114,6 +117,7 @@ K3.rows = (() => {
   function update(entry, row) {
     entry.row = row;
     entry.pinned = null;
+    fill(entry.pop);
     entry.title.textContent = t(`row.${row.dimension}`);
     const buttons = row.options.map((option) => {
       if (!entry.options.has(option.value)) entry.options.set(option.value, chip(entry, option));

@@ -1,0 +1,142 @@
+"""300 random states: the served page and the exported site say what `k3 recipe` and `k3 plan` say, byte for byte."""
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from k3stack.panel.about import CONCURRENCIES, CONTEXTS
+from k3stack.panel.answer import at
+from k3stack.panel.export import export
+from k3stack.panel.rows import selection
+from k3stack.panel.walk import Coverage, beginning, covered, reachable
+from k3stack.recipe.choice import Choice
+from k3stack.recipe.render import Form
+from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
+from tests.panel.states import clicked
+from tests.panel.test_answer import against_the_command_line, json_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason=WHY_NOT)]
+
+STATES = 300
+HELD = Coverage(("h200", "gb300"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    written = export(folder / "site", HELD.hardware)
+    assert written.states > 1_000 and written.files < 40
+    return folder / "site"
+
+
+def asked(choice: Choice, form: Form) -> dict[str, Any]:
+    work = choice.workload
+    return {
+        "selection": selection(choice),
+        "context": work.context,
+        "concurrency": work.concurrency,
+        "form": form.value,
+    }
+
+
+def test_the_served_page(browser: Any) -> None:
+    """What the page itself shows and copies, state by state, against the command line."""
+    with serving() as address:
+        tab = Tab(browser, address)
+        for seed in range(STATES):
+            choice, form = clicked(1_000 + seed), list(Form)[seed % len(Form)]
+            link = asked(choice, form)
+            hash_ = "#{selection}&context={context}&concurrency={concurrency}&form={form}".format(**link)
+            tab.page.evaluate("hash => { location.hash = hash }", hash_)
+            want = json_of(choice, form)
+            tab.until(SHOWN.replace("LINK", hash_).replace("COMMAND", want["command"].replace("'", "\\'")))
+            shown = tab.page.evaluate("link => K3.source_of.ask(link)", link)
+            assert shown == want
+            lines = want["written"]["lines"] if want["written"] else []
+            assert tab.command() == "\n".join("".join(text for text, _ in line) for line in lines)
+            against_the_command_line(shown)
+        tab.close()
+
+
+SHOWN = "location.hash === 'LINK' && document.getElementById('same').textContent.endsWith('COMMAND')"
+
+
+def test_the_exported_site_with_the_network_off(browser: Any, site: Path) -> None:
+    choices = reachable([beginning(HELD)], partial(covered, coverage=HELD))
+    held = {selection(choice) for choice in choices}
+    dice = random.Random(300)
+    tab = Tab(browser, f"{site.as_uri()}/index.html", offline=True)
+    for number in range(STATES):
+        choice = at(dice.choice(choices), dice.choice(CONTEXTS), dice.choice(CONCURRENCIES))
+        form = list(Form)[number % len(Form)]
+        shown = tab.page.evaluate("link => K3.source_of.ask(link)", asked(choice, form))
+        want = json_of(choice, form)
+        assert plain(shown, held) == plain(want, held), selection(choice)
+        against_the_command_line(shown)
+    tab.close()
+
+
+def plain(shown: dict[str, Any], held: set[str]) -> dict[str, Any]:
+    """Without what may differ: the order of a command's reasons, and values that the site does not hold."""
+    written = shown["written"]
+    if written is not None:
+        reasons = written["reasons"]
+        lines = [[[text, None if at_ < 0 else reasons[at_]] for text, at_ in line] for line in written["lines"]]
+        written = {**written, "lines": lines, "reasons": None}
+    rows = [
+        {**row, "options": [option if option["to"] in held else _not_here(option) for option in row["options"]]}
+        for row in shown["rows"]
+    ]
+    return {**shown, "written": written, "rows": rows}
+
+
+def _not_here(option: dict[str, Any]) -> dict[str, Any]:
+    """A value that cannot be taken in the site: refused by a rule, or not held."""
+    refused = option["refused"]
+    own = refused is None or refused["rule"] == "not-in-site"
+    return {**option, "to": "", "moves": [], "refused": "not here" if own else refused}
+
+
+def test_the_site_is_used_like_the_page(browser: Any, site: Path) -> None:
+    tab = Tab(browser, f"{site.as_uri()}/index.html", offline=True)
+    assert tab.page.locator("#o-hardware-h200").get_attribute("aria-checked") == "true"
+    tab.take("engine", "sglang")
+    assert "sglang" in tab.command() or "No command" in tab.text("#command")
+    tab.take("hardware", "b300")
+    assert "This site does not hold it" in tab.text("#note-hardware")
+    tab.take("hardware", "gb300")
+    tab.page.locator("#s-context").focus()
+    tab.page.keyboard.press("Home")
+    tab.until("location.hash.includes('context=8192')")
+    assert "8,192" in tab.text("#v-context") and "--context-length 8192" in tab.command()
+    assert tab.page.locator("#check-text").is_disabled() and "k3 recipe --from" in tab.text("#check-hint")
+    assert not tab.page.locator("#machine").is_visible()
+    tab.page.click("#copy")
+    tab.until("document.getElementById('copy').textContent === 'Copied'")
+    tab.close()
+
+
+@pytest.mark.parametrize(
+    ("link", "says"),
+    [
+        ("engine=vllm&version=0.29.0&hardware=h200", "0.29.0"),
+        ("engine=vllm&version=0.33.0&hardware=b300", "b300"),
+        ("engine=../../x&version=1&hardware=<script>", "../../x"),
+        ("context=-1&concurrency=9e9&evil=1", "cannot be -1"),
+        ("context=100000", "100,000"),
+    ],
+)
+def test_a_bad_link_to_the_site_says_what_changed(browser: Any, site: Path, link: str, says: str) -> None:
+    tab = Tab(browser, f"{site.as_uri()}/index.html", f"#{link}", offline=True)
+    assert says in tab.text("#notices") and tab.text("#verdict")
+    tab.close()
