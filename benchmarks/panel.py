@@ -111,7 +111,9 @@ def weigh(browser: Any, address: str) -> None:
     page.wait_for_selector("html[data-ready]")
     page.wait_for_timeout(500)
     whole, packed = sum(map(len, bodies)), sum(len(gzip.compress(body)) for body in bodies)
-    print(f"page weight: {whole / 1000:.0f} kB in {len(bodies)} files, first answer included ({packed / 1000:.0f} kB gzipped)")
+    print(
+        f"page weight: {whole / 1000:.0f} kB in {len(bodies)} files, first answer included ({packed / 1000:.0f} kB gzipped)"
+    )
     context.close()
 
 
