@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,8 +18,6 @@ import torch
 from k3stack.checkpoint.tiny import write_tiny
 from k3stack.reference.batch import Batch, Piece
 from k3stack.reference.model import K3, load_model
-from k3stack.reference.model.kda import chunked
-from k3stack.reference.model.kernels import chunked_by_kernel, installed
 from k3stack.spec import Scheme
 
 BATCH, PROMPT, PAST = 16, 512, 100
@@ -61,22 +58,6 @@ def measure(model: K3, device: str) -> tuple[float, float, float]:
     )
 
 
-def kda_at_full_size() -> None:
-    """Prefill of one KDA layer's recurrence at Kimi-K3's head sizes: ours in chunks, and fla's kernel."""
-    n, H, K = 4096, 96, 128
-    generator = torch.Generator("cuda").manual_seed(0)
-    q, k, v, z = (torch.randn(n, H, K, generator=generator, device="cuda") for _ in range(4))
-    q, k = torch.nn.functional.normalize(q, dim=-1) * K**-0.5, torch.nn.functional.normalize(k, dim=-1)
-    S, g = torch.zeros(H, K, K, device="cuda"), -5 * torch.sigmoid(z)
-    beta = torch.rand(n, H, generator=generator, device="cuda")
-    forms: list[tuple[str, Callable[..., object]]] = [("ours, float32", chunked)]
-    forms += [("fla's kernel, BF16", chunked_by_kernel)] if installed() else []
-    print(f"KDA of one layer at Kimi-K3's sizes, {n} tokens:")
-    for name, form in forms:
-        took = seconds(partial(form, S, q, k, v, g, beta), "cuda")
-        print(f"  {name:20}{took * 1e3:8.1f} ms")
-
-
 def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     torch.set_num_threads(1)
@@ -93,8 +74,6 @@ def main() -> None:
             name += ", kept quantised" if quantised else ""
             name += ", fla's KDA" if model.arithmetic.kernels else ""
             print(f"{name:34}" + "{:10.0f}{:11.0f}{:13.0f}".format(*measure(model, device)))
-    if device == "cuda":
-        kda_at_full_size()
 
 
 if __name__ == "__main__":
