@@ -50,7 +50,7 @@ def test_a_signal_lets_running_requests_finish(tiny: Path, how: signal.Signals) 
             next(lines)
             process.send_signal(how)
             assert list(lines)[-2:] == ["data: [DONE]", ""]
-        assert process.wait(30) in (0, -how)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ a new process. Next to a forward pass the time of either does not count.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,9 +146,23 @@ def serve(host: Host, listener: socket.socket, drain_s: int) -> None:
         ws="none",
     )
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
     finally:
         host.worker.stop()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, which raises a signal once more when it has ended; ours has then done what was asked, and returns."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM while serving."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 def _set_threads(loading: Loading) -> None:
