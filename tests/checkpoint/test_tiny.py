@@ -12,10 +12,13 @@ from k3stack.checkpoint.inspect import inspect
 from k3stack.checkpoint.scan import Depth, Looked
 from k3stack.checkpoint.source import open_source
 from k3stack.checkpoint.tiny import TinyShape, write_tiny
+from k3stack.checkpoint.tiny_draft import write_tiny_draft
 from k3stack.errors import UsageError
 from k3stack.formats import bf16, e8m0, mxfp4, nvfp4
 from k3stack.spec import ModelSpec, Scheme, measure, tensors
+from k3stack.spec.draft import DraftSpec, draft_families, shared_families
 from tests.checkpoint.edit import load_shard
+from tests.cli.run import k3
 
 EXPERT = "language_model.model.layers.1.block_sparse_moe.experts.5"
 
@@ -114,3 +117,33 @@ def test_more_layers_keep_the_pattern(tmp_path: Path) -> None:
     write_tiny(tmp_path / "x", Scheme.BF16, shape=TinyShape(layers=9, experts=4))
     kinds = [layer.attention.value for layer in ModelSpec.from_config(tmp_path / "x").layers]
     assert kinds == ["kda", "kda", "kda", "mla", "kda", "kda", "kda", "mla", "mla"]
+
+
+def test_a_draft_can_be_made_beside(tmp_path: Path) -> None:
+    """The draft copies the target's embedding, has the shapes its config says, and nothing is written by halves."""
+    shape = TinyShape(experts=4)
+    made = write_tiny_draft(tmp_path / "draft", seed=3, shape=shape)
+    write_tiny(tmp_path / "target", Scheme.MXFP4, 3, shape)
+    spec = DraftSpec.from_config(tmp_path / "draft")
+    expected = {family.name: family for family in (*draft_families(spec), *shared_families(spec))}
+    with safe_open(tmp_path / "draft" / "model.safetensors", framework="np") as file:
+        names = set(file.keys())
+        assert names == set(expected) - {"lm_head.weight"} and len(names) == made.tensors
+        for name in names:
+            view = file.get_slice(name)
+            assert (tuple(view.get_shape()), view.get_dtype()) == (expected[name].shape, "BF16")
+    listing, payload = load_shard(tmp_path / "draft" / "model.safetensors")
+    begin, end = listing["embed_tokens.weight"]["data_offsets"]
+    assert payload[begin:end] == tensor_bytes(tmp_path / "target", "language_model.model.embed_tokens.weight")
+    with pytest.raises(UsageError, match="is there already"):
+        write_tiny_draft(tmp_path / "draft")
+
+
+def test_the_verb_makes_both_or_neither(tmp_path: Path) -> None:
+    both = ["tiny", str(tmp_path / "t"), "--experts", "4", "--draft", str(tmp_path / "d")]
+    done = k3(*both)
+    assert done.code == 0 and "its draft" in done.out
+    assert {path.name for path in tmp_path.iterdir()} == {"t", "d"}
+    both[1] = str(tmp_path / "other")
+    assert k3(*both).code == 2
+    assert not (tmp_path / "other").exists()

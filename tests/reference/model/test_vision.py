@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import Tensor
 
-from k3stack.errors import UsageError
+from k3stack.errors import ConfigError, UsageError
 from k3stack.reference.model import K3, load_model
 from k3stack.reference.model.vision import ImageLimits, Patches, image_size, patches
 from k3stack.spec import VisionSpec
@@ -121,6 +121,19 @@ def test_patches_hold_the_pixels(spec: VisionSpec, width: int, height: int, seed
         assert_close(found, pixels[y, x].double() / 127.5 - 1, torch.float32)
     if width % 28:
         assert (made.values[made.columns - 1, :, :, 13] == -1).all()  # filled with black
+
+
+def test_limits_come_from_the_checkpoint_where_it_says_them(tmp_path: Path) -> None:
+    assert ImageLimits.from_folder(tmp_path) == ImageLimits(16_384, 512)
+    path = tmp_path / "preprocessor_config.json"
+    path.write_text(json.dumps({"media_proc_cfg": {"in_patch_limit": 256, "patch_limit_on_one_side": 16}}))
+    assert ImageLimits.from_folder(tmp_path) == ImageLimits(256, 16)
+    path.write_text(json.dumps({"media_proc_cfg": {"in_patch_limit": "many"}}))
+    with pytest.raises(ConfigError, match="in_patch_limit: is 'many'"):
+        ImageLimits.from_folder(tmp_path)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="JSON"):
+        ImageLimits.from_folder(tmp_path)
 
 
 def test_wrong_pixels_are_refused(spec: VisionSpec) -> None:

@@ -32,7 +32,7 @@ from k3stack.reference.model.kda import Kda
 from k3stack.reference.model.mla import Mla
 from k3stack.reference.model.moe import Dense, LatentMoe, Routing, Situ
 from k3stack.reference.model.store import Section, Store
-from k3stack.reference.model.vision import Patches, Vision
+from k3stack.reference.model.vision import ImageLimits, Patches, Vision
 from k3stack.spec.config import Config, TextConfig
 from k3stack.spec.model import Attention, LayerSpec, ModelSpec
 
@@ -102,6 +102,7 @@ class K3:
         spec: what it is.
         arithmetic: what it computes in.
         device: where it is.
+        image_limits: how large an image may be, for `vision.image_size`.
         draft: guesses blocks of tokens, or None; see draft.py for how to use it.
     """
 
@@ -118,6 +119,7 @@ class K3:
         self.norm = model.weight("norm")
         self.head = self.embedding if spec.tied_head else store.section(spec.prefix).weight("lm_head")
         self.head = by_columns(self.head)
+        self.image_limits = ImageLimits.from_folder(store.source.folder)
         self.vision = None
         if spec.vision is not None and config.vision_config is not None:
             self.vision = Vision(spec.vision, config.vision_config.projector_ln_eps, store)

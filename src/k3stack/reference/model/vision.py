@@ -17,14 +17,16 @@ A still image has one frame: no time embedding, and the mean over frames is the 
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from k3stack.errors import UsageError
+from k3stack.errors import ConfigError, UsageError
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.functions import rms_norm
 from k3stack.reference.model.store import Store
@@ -47,6 +49,31 @@ class ImageLimits:
 
     patches: int = 16_384
     side: int = 512
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ImageLimits:
+        """The limits in a checkpoint's preprocessor_config.json, or the defaults where it has none.
+
+        Raises:
+            ConfigError: the file cannot be read, or a limit is no positive whole number.
+        """
+        path = folder / "preprocessor_config.json"
+        if not path.exists():
+            return cls()
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"is not JSON that can be read ({error})", where=path) from error
+        holder = data.get("media_proc_cfg", data) if isinstance(data, dict) else None
+        if not isinstance(holder, dict):
+            raise ConfigError("must be an object", where=f"{path}: media_proc_cfg")
+        found = {}
+        for ours, field in (("patches", "in_patch_limit"), ("side", "patch_limit_on_one_side")):
+            value = holder.get(field, getattr(cls(), ours))
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"is {value!r}, not a positive whole number", where=f"{path}: {field}")
+            found[ours] = value
+        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True)
