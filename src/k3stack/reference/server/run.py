@@ -19,7 +19,7 @@ import torch
 import uvicorn
 
 from k3stack.checkpoint.mark import is_random
-from k3stack.errors import ConfigError, UnavailableError, UsageError
+from k3stack.errors import ConfigError, UnavailableError
 from k3stack.reference.constraint import Grammars
 from k3stack.reference.engine import Engine, EngineOptions
 from k3stack.reference.model import load_model
@@ -28,6 +28,7 @@ from k3stack.reference.server.eyes import Eyes
 from k3stack.reference.server.host import Host
 from k3stack.reference.server.metrics import Metrics
 from k3stack.reference.server.settings import ServerSettings
+from k3stack.reference.threads import set_threads
 from k3stack.reference.tokenizer import Tokenizer
 from k3stack.reference.worker import Worker
 from k3stack.spec.config import read_config
@@ -36,7 +37,6 @@ __all__ = ["KV_DTYPES", "MODEL_DTYPES", "Loading", "listen", "load_host", "serve
 
 MODEL_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-_SMALL_BYTES = 10**9
 _BACKLOG = 1024
 
 
@@ -79,7 +79,7 @@ def load_host(
     config = read_config(loading.folder / "config.json")
     text = config.text_config
     tokenizer = Tokenizer.load(loading.folder, text.vocab_size)
-    _set_threads(loading)
+    set_threads(loading.folder, loading.device, loading.threads)
     model = load_model(
         loading.folder,
         dtype=loading.dtype,
@@ -163,17 +163,6 @@ class _Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
-
-
-def _set_threads(loading: Loading) -> None:
-    threads = loading.threads
-    if threads is None and loading.device == "cpu":
-        shards = sum(path.stat().st_size for path in loading.folder.glob("*.safetensors"))
-        threads = 1 if shards < _SMALL_BYTES else None
-    if threads is not None:
-        if threads < 1:
-            raise UsageError("must be at least 1", where="--threads")
-        torch.set_num_threads(threads)
 
 
 def _device(name: str) -> str:
