@@ -22,7 +22,8 @@ def build(sizes: dict) -> KimiLinearForCausalLM:
         num_hidden_layers=layers,
         num_attention_heads=sizes["heads"],
         num_key_value_heads=sizes["heads"],
-        num_local_experts=sizes["experts"],
+        # K3's experts work at half the width, so fewer of these make a model of the same size.
+        num_local_experts=sizes["experts"] * 5 // 8,
         num_experts_per_tok=sizes["experts_per_token"],
         n_shared_experts=2,
         layer_types=["full_attention" if layer in sizes["mla"] else "linear_attention" for layer in range(layers)],

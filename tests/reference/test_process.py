@@ -50,7 +50,7 @@ def test_a_signal_lets_running_requests_finish(tiny: Path, how: signal.Signals) 
             next(lines)
             process.send_signal(how)
             assert list(lines)[-2:] == ["data: [DONE]", ""]
-        assert process.wait(30) in (0, -how)
+        assert process.wait(60) == 0
 
 
 @pytest.mark.slow
@@ -93,6 +93,7 @@ GOOD: list[dict[str, Any]] = [
     {"prompt": [1, 2, 3], "max_tokens": 2, "stream": True},
     {"tokens": [1, 2, 3]},
 ]
+LEFT = 499
 PATHS = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
 
 
@@ -127,10 +128,15 @@ def malformed(chance: random.Random) -> tuple[str, bytes]:
 
 def bombard(served: Served, count: int, seed: int) -> dict[int, int]:
     chance, statuses = random.Random(seed), dict[int, int]()
-    with httpx.Client(timeout=60) as client:
+    # Without max_tokens a chance answer may go on to the end of the context: then the client leaves.
+    with httpx.Client(timeout=3) as client:
         for _ in range(count):
             path, data = malformed(chance)
-            answer = client.post(f"{served.url}{path}", content=data)
+            try:
+                answer = client.post(f"{served.url}{path}", content=data)
+            except httpx.ReadTimeout:
+                statuses[LEFT] = statuses.get(LEFT, 0) + 1
+                continue
             assert answer.status_code in (200, 400, 404, 413), (path, data, answer.text)
             if answer.status_code != 200:
                 assert answer.json()["error"]["message"]

@@ -13,6 +13,7 @@ from k3stack.reference.engine import Engine, EngineOptions
 from k3stack.reference.model import load_model
 from k3stack.reference.parity.side import Scored
 from k3stack.reference.request import Request, Sampling, Token
+from k3stack.reference.threads import set_threads
 from k3stack.reference.tokenizer import Tokenizer
 from k3stack.spec.config import read_config
 from k3stack.xtml import Segment, tokenize
@@ -34,6 +35,7 @@ class CheckpointSide:
         self.folder = folder
         self.tokenizer = Tokenizer.load(folder, text.vocab_size)
         self.context = text.max_position_embeddings
+        set_threads(folder, device)
         model = load_model(folder, dtype=dtype, device=device)
         options = EngineOptions(context=min(self.context, 2**15), slots=1, latent_dtype=dtype, snapshot_bytes=0)
         self._engine = Engine(model, options)

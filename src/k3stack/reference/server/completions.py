@@ -169,9 +169,11 @@ def _prompts(fields: CompletionFields, host: Host) -> list[tuple[int, ...]]:
 
 def _requests(fields: CompletionFields, prompts: list[tuple[int, ...]], answer_id: str, host: Host) -> list[Request]:
     requests = []
+    scored_only = fields.max_tokens == 0
     for place, prompt in enumerate(prompts):
         # A prompt that is only scored may fill the context, and nothing follows.
-        most = 0 if fields.max_tokens == 0 else room_for_answer(len(prompt), fields.max_tokens, host.settings.context)
+        room = room_for_answer(len(prompt) - scored_only, fields.max_tokens, host.settings.context, "prompt")
+        most = 0 if scored_only else room
         for number in range(fields.n or 1):
             sampling = fields.sampling(most, number, fields.logprobs, host.tokenizer.size)
             scored = bool(fields.echo) and fields.logprobs is not None

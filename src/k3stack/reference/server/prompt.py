@@ -78,7 +78,7 @@ def chat_grammar(asked: ChatRequest, fields: ChatFields) -> str | None:
     )
 
 
-def room_for_answer(prompt: int, wanted: int | None, context: int) -> int:
+def room_for_answer(prompt: int, wanted: int | None, context: int, where: str = "messages") -> int:
     """How many tokens the answer may have.
 
     Raises:
@@ -86,7 +86,7 @@ def room_for_answer(prompt: int, wanted: int | None, context: int) -> int:
     """
     if prompt >= context:
         what = f"the prompt has {prompt:,} tokens, the context {context:,}"
-        raise RefusedError(what, where="messages", hint="Send a shorter prompt")
+        raise RefusedError(what, where=where, hint="Send a shorter prompt")
     if wanted is None:
         return context - prompt
     if prompt + wanted > context:

@@ -7,9 +7,11 @@ a new process. Next to a forward pass the time of either does not count.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import torch
 import uvicorn
 
 from k3stack.checkpoint.mark import is_random
-from k3stack.errors import ConfigError, UnavailableError, UsageError
+from k3stack.errors import ConfigError, UnavailableError
 from k3stack.reference.constraint import Grammars
 from k3stack.reference.engine import Engine, EngineOptions
 from k3stack.reference.model import load_model
@@ -26,6 +28,7 @@ from k3stack.reference.server.eyes import Eyes
 from k3stack.reference.server.host import Host
 from k3stack.reference.server.metrics import Metrics
 from k3stack.reference.server.settings import ServerSettings
+from k3stack.reference.threads import set_threads
 from k3stack.reference.tokenizer import Tokenizer
 from k3stack.reference.worker import Worker
 from k3stack.spec.config import read_config
@@ -34,7 +37,6 @@ __all__ = ["KV_DTYPES", "MODEL_DTYPES", "Loading", "listen", "load_host", "serve
 
 MODEL_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
-_SMALL_BYTES = 10**9
 _BACKLOG = 1024
 
 
@@ -77,7 +79,7 @@ def load_host(
     config = read_config(loading.folder / "config.json")
     text = config.text_config
     tokenizer = Tokenizer.load(loading.folder, text.vocab_size)
-    _set_threads(loading)
+    set_threads(loading.folder, loading.device, loading.threads)
     model = load_model(
         loading.folder,
         dtype=loading.dtype,
@@ -144,20 +146,23 @@ def serve(host: Host, listener: socket.socket, drain_s: int) -> None:
         ws="none",
     )
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
     finally:
         host.worker.stop()
 
 
-def _set_threads(loading: Loading) -> None:
-    threads = loading.threads
-    if threads is None and loading.device == "cpu":
-        shards = sum(path.stat().st_size for path in loading.folder.glob("*.safetensors"))
-        threads = 1 if shards < _SMALL_BYTES else None
-    if threads is not None:
-        if threads < 1:
-            raise UsageError("must be at least 1", where="--threads")
-        torch.set_num_threads(threads)
+class _Server(uvicorn.Server):
+    """uvicorn, which raises a signal once more when it has ended; ours has then done what was asked, and returns."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM while serving."""
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 def _device(name: str) -> str:
