@@ -6,7 +6,7 @@ from difflib import SequenceMatcher
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.checks.basic import form_fault
-from k3stack.verify.registry import Verdict, check, failed, passed, warned
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
 from k3stack.verify.texts import copy_prompt, copy_text
@@ -37,6 +37,8 @@ async def stream(session: Session) -> Verdict:
             return failed(f"the stream is malformed: {fault}", streamed.exchange(), whole.exchange("not streamed"))
         if fault := _difference(session, whole, streamed, text):
             return failed(fault, streamed.exchange("streamed"), whole.exchange("not streamed"))
+        if session.untrained and not whole.text:
+            return not_applicable("the random model's tokens give no text: two empty answers prove nothing")
         pieces += len(streamed.gaps_s) + 1
         longest_gap = max([longest_gap, *streamed.gaps_s])
     figures = [Figure("pieces in three streams", pieces, ""), Figure("longest silence in a stream", longest_gap, "s")]
