@@ -17,8 +17,8 @@ from k3stack.verify.statistics import ratio
 from k3stack.verify.texts import document
 
 _RECORDS = 40
-_UNTRAINED_RECORDS = 12
-_UNTRAINED_TOKENS = 16
+_UNTRAINED_RECORDS = 8
+_UNTRAINED_TOKENS = 10
 _PROVES = "Requests that run at the same time do not see each other: each finds the code of its own document."
 _MEANS = (
     "State of one request in another: recycled KDA slots that are not zeroed, a half-transferred cache between prefill "
