@@ -283,6 +283,7 @@ def _start(
             "preflight": found, "followed": followed, "memory": tuple(memory), "log": run.log,
         }  # fmt: skip
         if not followed.ready:
+            steps.line(f"failed after {followed.seconds:.1f} s: {_why(followed)}")  # cleaning up takes a moment
             return Up("start", _why(followed), **about)
         _remember(store, run, launched, False)
         first = followed.first_token_s or 0.0
