@@ -59,13 +59,13 @@ def test_killed_in_each_phase(bench: Bench, phase: str) -> None:
     ("fake", "wanted"),
     [
         ("die:capture", "too-many-sequences"),
-        ("crash:load", "crashed-natively"),
-        ("quietly:load", "ended-silently"),
         ("badflag", "unknown-flag"),
-        ("full:load", "disk-full"),
-        ("killworker:load", "host-oom"),
         ("stop:load", "stopped"),
         ("refuse", "no-first-token"),
+        pytest.param("crash:load", "crashed-natively", marks=pytest.mark.slow),
+        pytest.param("quietly:load", "ended-silently", marks=pytest.mark.slow),
+        pytest.param("full:load", "disk-full", marks=pytest.mark.slow),
+        pytest.param("killworker:load", "host-oom", marks=pytest.mark.slow),
     ],
 )
 def test_each_is_named(bench: Bench, fake: str, wanted: str) -> None:
@@ -85,11 +85,13 @@ def test_a_hang_is_told_and_then_called_stuck(bench: Bench) -> None:
     assert any("nothing has moved" in line and "loading weights" in line for line in bench.lines)
 
 
+@pytest.mark.slow
 def test_an_error_is_told_though_the_process_lingers(bench: Bench) -> None:
     assert cause(bench, "linger:load", quiet_s=2.0) == "too-many-sequences"
     assert any(line.startswith("the log says: more requests at once") for line in bench.lines)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_chat_template_is_asked_otherwise(bench: Bench) -> None:
     assert bench.up("notemplate").answer == "running"
 
@@ -159,6 +161,7 @@ def test_an_engine_that_dies_later_is_told_by_status(bench: Bench) -> None:
     assert bench.up().answer == "running"  # its name is free again
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_is_killed_takes_the_engine_with_it(bench: Bench) -> None:
     bench.up("strays")
     (run,) = bench.store.read().runs
@@ -201,7 +204,7 @@ def test_interrupted_while_it_starts(bench: Bench, number: signal.Signals) -> No
 
 
 def test_two_at_once_are_one(bench: Bench) -> None:
-    commands = [subprocess.Popen(bench.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(3)]
+    commands = [subprocess.Popen(bench.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
     codes = sorted(command.wait(30) for command in commands)
     said = b"".join(command.stderr.read() for command in commands if command.stderr)
     for command in commands:
