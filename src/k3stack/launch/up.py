@@ -81,7 +81,9 @@ class Up:
     @property
     def yes(self) -> bool:
         """Whether the endpoint runs and nothing was found wrong."""
-        return self.answer in ("verified", "running", "nodes", "dry run")
+        if self.answer == "dry run":
+            return self.preflight is None or self.preflight.good
+        return self.answer in ("verified", "running", "nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ def dry_run(asked: Asked, options: Options, steps: Steps) -> Up:
         return ended
     start = start_of(asked, chosen, options.docker, "RUN")
     found = _preflight(asked, chosen, options, start)
+    steps.found(found)
     return Up(
-        "dry run" if found.good else "preflight", _first_failure(found), chosen.engine, chosen.model, start.text(),
+        "dry run", _first_failure(found), chosen.engine, chosen.model, start.text(),
         chosen.left_out, found, url=start.url,
     )  # fmt: skip
 
