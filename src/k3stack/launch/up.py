@@ -197,7 +197,8 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
                 change.state = change.state.with_run(run)
             yield run, folder
         except BaseException:
-            _forget(store, run_id)
+            with _undisturbed():
+                _forget(store, run_id)
             raise
 
 
