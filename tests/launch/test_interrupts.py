@@ -32,9 +32,9 @@ def test_interrupted_at_a_random_moment(bench: Bench, seed: int) -> None:
         assert len(bench.store.read().runs) == 1
         return
     deadline = time.monotonic() + 15
-    while bench.left() and time.monotonic() < deadline:
+    runs = bench.store.read().runs  # never half a file
+    while (bench.left() or any(run.running for run in runs)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert bench.left() == []
-    runs = bench.store.read().runs  # never half a file
     assert number is signal.SIGKILL or runs == ()
     assert not any(run.running for run in runs)
