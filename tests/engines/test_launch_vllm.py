@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from k3stack.launch.down import down
 from k3stack.launch.ports import free_port
 from k3stack.launch.process import processes_of
 from k3stack.launch.state import Store
@@ -102,6 +103,7 @@ class Start:
         if self.command.stdout:
             self.command.stdout.close()
         self.said.close()
+        down(self.store, (), 5.0)
         if (self.store.folder / "runs").is_dir():
             assert self.left() == []
 
@@ -150,7 +152,7 @@ def test_killed_in_each_phase(llama: Path, tmp_path: Path, starts: list[Start], 
     (run,) = start.store.read().runs
     assert run.process is not None
     core = [pid for pid, name in start.processes().items() if "EngineCore" in name or "spawn_main" in name]
-    victim = run.process.pid if which == "main" or not core else core[-1]
+    victim = run.process.pid if which == "main" or not core else min(core)
     os.kill(victim, signal.SIGKILL)
     took = start.seconds_until_told()
     found = start.result()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from k3stack.errors import UsageError
+from k3stack.errors import UnavailableError, UsageError
 from k3stack.launch.down import down, status
+from k3stack.launch.findings import Findings
 from k3stack.launch.process import alive, identity_of
 from k3stack.launch.up import Options, Steps, dry_run
 from tests.cli.run import k3
@@ -112,8 +114,6 @@ def test_the_port_is_taken_after_preflight(bench: Bench, monkeypatch: pytest.Mon
                 if one.connect_ex(("127.0.0.1", bench.port)) == 0:
                     break
             time.sleep(0.1)
-        from k3stack.launch.findings import Findings
-
         monkeypatch.setattr("k3stack.launch.up.preflight", lambda *_: Findings("preflight", ()))
         assert cause(bench, "hang:start") == "port-in-use"
         assert cause(bench, "good") == "port-in-use"
@@ -134,8 +134,6 @@ def test_an_engine_that_is_deaf_and_one_that_leaves_strays(bench: Bench) -> None
 
 
 def test_a_program_that_is_not_there(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from k3stack.launch.findings import Findings
-
     monkeypatch.setattr("k3stack.launch.up.preflight", lambda *_: Findings("preflight", ()))
     bench.python.unlink()
     assert cause(bench, "good") == "cannot-start"
@@ -201,6 +199,26 @@ def test_interrupted_while_it_starts(bench: Bench, number: signal.Signals) -> No
     assert bench.left() == []
     if number is not signal.SIGKILL:  # who is killed forgets nothing, and the next `up` or `down` sees that it is over
         assert bench.store.read().runs == () and command.returncode == 130
+
+
+def test_a_disk_that_fills_is_named_though_the_log_says_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = shutil._ntuple_diskusage(10**12, 10**12, 0)
+    monkeypatch.setattr("k3stack.launch.reasons.shutil.disk_usage", lambda _: full)
+    monkeypatch.setattr("k3stack.launch.up.preflight", lambda *_: Findings("preflight", ()))
+    assert cause(bench, "quietly:load") == "disk-full"
+    assert any(line.endswith("is full") for line in bench.lines)
+
+
+def test_a_state_that_cannot_be_written_starts_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k3stack.launch.state.write_text", _full)
+    with pytest.raises(UnavailableError, match="No space left"):
+        bench.up()
+    monkeypatch.undo()
+    assert bench.left() == []
+
+
+def _full(path: Path, text: str) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_two_at_once_are_one(bench: Bench) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import UsageError
+from k3stack.errors import UnavailableError, UsageError
 from k3stack.hardware.machine import look, plannable
 from k3stack.launch.chosen import Asked, Chosen, choose
 from k3stack.launch.findings import Findings, Status
@@ -215,7 +215,8 @@ def _free_name(store: Store, name: str) -> None:
 
 
 def _forget(store: Store, run_id: str) -> None:
-    with store.change() as change:
+    """Take a run out of the state; on a full disk it stays there, as one of which nothing runs, and hides no reason."""
+    with suppress(UnavailableError), store.change() as change:
         change.state = change.state.without(run_id)
 
 
