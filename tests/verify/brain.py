@@ -86,8 +86,8 @@ def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Tho
         return Thought(f"I look for {found[1]}.", code[1] if code else "It is not there.")
     if found := re.search(r"Count from 1 to (\d+)", text):
         return Thought("I count.", " ".join(map(str, range(1, int(found[1]) + 1))))
-    if "from 1 to 20000" in text:
-        return Thought("This is long.", " ".join(map(str, range(1, 20_001))), endless=True)
+    if "from 1 to 200000" in text:
+        return Thought("This is long.", " ".join(map(str, range(1, 40_001))), endless=True)
     if "17 * 23" in text:
         return Thought("17 * 23 = 17 * 20 + 17 * 3 = 340 + 51.", "391")
     if "Which station code did the call for Oslo return" in text:

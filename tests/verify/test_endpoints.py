@@ -68,6 +68,16 @@ class Hosted(Proxy):
         return body
 
 
+class Busy(Proxy):
+    """Takes four requests at a time."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if self.in_flight >= 4 or (self.number % 3 == 0 and request.method == "POST"):
+            self.number += 1
+            return web.json_response({"error": {"message": "too many"}}, status=429)
+        return await super().handle(request)
+
+
 class TextOnly(Proxy):
     def request(self, body: dict[str, Any]) -> dict[str, Any]:
         return {**body, "messages": []} if "image_url" in json.dumps(body["messages"]) else body
@@ -117,6 +127,13 @@ def test_a_hosted_endpoint_is_judged_by_what_it_accepts(trained: str) -> None:
     assert "temperature and seed are refused" in report.learned
     assert report.result("repeat").status is Status.NOT_APPLICABLE
     assert report.passed and report.counts[Status.PASS] == 5
+
+
+def test_being_told_to_wait_is_no_fault(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("k3stack.verify.endpoint._WAITS_S", (0.01, 0.05, 0.1, 0.2))
+    with serving(Busy(trained).app()) as url:
+        report = run_checks(Target(url), Level.QUICK, only=["chat", "stream", "needles-8"])
+    assert report.passed and "HTTP 429" in report.learned[-1]
 
 
 def test_an_endpoint_that_cannot_see_is_not_blamed(trained: str) -> None:

@@ -25,6 +25,9 @@ from k3stack.verify.report import Exchange, Target
 __all__ = ["Endpoint", "Lost", "Refused", "Reply"]
 
 CHAT = "/v1/chat/completions"
+TOO_MANY = 429
+# Being told to wait is no fault of an endpoint that limits its clients; being told so five times is.
+_WAITS_S = (1.0, 3.0, 6.0, 12.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,13 @@ class Endpoint:
 
     Attributes:
         seen: every answer of a chat request so far, for the checks that look at all of them.
+        answers, prompt_tokens, completion_tokens: what was asked of it; waits: how often it said HTTP 429.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.seen: list[Answer] = []
+        self.answers = self.prompt_tokens = self.completion_tokens = self.waits = 0
         timeout = httpx.Timeout(target.silence_s, connect=target.connect_s, pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         self._http = httpx.AsyncClient(
@@ -105,12 +110,14 @@ class Endpoint:
             Lost: no answer.
         """
         content = json.dumps(body, ensure_ascii=False).encode()
-        reply = await self._send("POST", CHAT, content, self.target.silence_s)
+        for wait_s in (*_WAITS_S, None):
+            reply = await self._send("POST", CHAT, content, self.target.silence_s)
+            if reply.status != TOO_MANY or wait_s is None:
+                break
+            await self._wait(wait_s)
         if reply.status != 200:
             raise Refused(content.decode(), reply)
-        answer = read_answer(body, reply.text, reply.seconds)
-        self.seen.append(answer)
-        return answer
+        return self._keep(read_answer(body, reply.text, reply.seconds))
 
     async def stream(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """A streamed answer, put together.
@@ -123,6 +130,16 @@ class Endpoint:
             Lost: no answer, or cut in the middle.
         """
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        for wait_s in _WAITS_S:
+            try:
+                return await self._stream(body, leave_after)
+            except Refused as error:
+                if error.status != TOO_MANY:
+                    raise
+                await self._wait(wait_s)
+        return await self._stream(body, leave_after)
+
+    async def _stream(self, body: dict[str, Any], leave_after: int | None) -> Answer:
         reader = StreamReader(body)
         async with self.open(body) as response:
             ended = True
@@ -131,10 +148,29 @@ class Endpoint:
                 if leave_after is not None and reader.pieces >= leave_after:
                     ended = False
                     break
-        answer = reader.finish(ended)
-        if ended:
-            self.seen.append(answer)
+        return self._keep(reader.finish(True)) if ended else reader.finish(False)
+
+    def _keep(self, answer: Answer) -> Answer:
+        self.seen.append(answer)
+        self.answers += 1
+        if answer.usage:
+            self.prompt_tokens += answer.usage.prompt
+            self.completion_tokens += answer.usage.completion
         return answer
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait because the endpoint said that there is too much to do, and remember that it did."""
+        self.waits += 1
+        await asyncio.sleep(seconds)
+
+    @property
+    def work(self) -> str:
+        """What was asked of the endpoint so far, for people; abandoned streams are not counted."""
+        waited = f"; told {self.waits} times to wait (HTTP 429)" if self.waits else ""
+        return (
+            f"{self.answers:,} answers, {self.prompt_tokens:,} prompt tokens and {self.completion_tokens:,} generated "
+            f"tokens by usage{waited}"
+        )
 
     @asynccontextmanager
     async def open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:

@@ -86,7 +86,7 @@ async def check_endpoint(
         time.perf_counter() - clock,
         __version__,
         seed,
-        knowledge.notes,
+        (*knowledge.notes, endpoint.work),
         tuple(results),
     )
 

@@ -39,7 +39,7 @@ async def prefix_fresh(session: Session) -> Verdict:
             ("another question", register.ask(other), other_code),
         )
         for what, prompt, code in steps:
-            answer = await session.ask(prompt, tokens=48)
+            answer = await session.endpoint.chat(session.brief(prompt, tokens=48))
             if code not in answer.content:
                 stale = [known for known in (old, new, other_code) if known != code and known in answer.content]
                 why = f"it answers {stale[0]}, from an earlier prompt" if stale else f"it says {answer.content[:60]!r}"

@@ -13,8 +13,9 @@ from k3stack.verify.statistics import median
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _LEAVING = 8
-_PATIENCE_S = 10.0
-_ENDLESS = "Write the numbers from 1 to 20000 separated by spaces, one after another, without leaving any out."
+_PATIENCE_S = 5.0
+_NATURAL_S = 4 * _PATIENCE_S  # how long the answers would go on: well beyond our patience, or nothing is proved
+_ENDLESS = "Write the numbers from 1 to 200000 separated by spaces, one after another, without leaving any out."
 
 
 @check(
@@ -29,7 +30,7 @@ _ENDLESS = "Write the numbers from 1 to 20000 separated by spaces, one after ano
 async def cancel(session: Session) -> Verdict:
     """Eight long answers, left after their third piece; /metrics says what still runs, else latency does."""
     tokens, seconds = await _long_enough(session)
-    if seconds < _PATIENCE_S / 2:
+    if seconds < 2 * _PATIENCE_S:
         return not_applicable(f"the longest answer that it takes would end in {seconds:.1f} s by itself")
     before = await session.gauge(*_RUNNING)
     latency = await _latency(session)
@@ -54,12 +55,16 @@ async def cancel(session: Session) -> Verdict:
 
 
 async def _long_enough(session: Session) -> tuple[int, float]:
-    """(max_tokens, seconds it would take): an answer that outlasts our patience twice, if the context allows."""
-    sample = await session.endpoint.stream(session.brief(_ENDLESS, max_tokens=48))
+    """(max_tokens, seconds it would take), as long as the context allows and we need.
+
+    The rate is that of tokens after the first: with the wait for the first it would look slower than it is, and an
+    answer that ends by itself would look like one that was cancelled.
+    """
+    sample = await session.endpoint.stream(session.brief(_ENDLESS, max_tokens=32 if session.untrained else 128))
     made = sample.usage.completion if sample.usage else len(sample.gaps_s) + 1
-    rate = max(made, 1) / max(sample.seconds, 1e-3)
-    most = (session.knowledge.limit or 100_000) - 256
-    tokens = int(max(min(rate * 2 * _PATIENCE_S, most), 64))
+    rate = max(made, 1) / max(sum(sample.gaps_s), 1e-3)
+    most = (session.knowledge.limit or 100_000) - (sample.usage.prompt if sample.usage else 256) - 16
+    tokens = int(max(min(rate * _NATURAL_S, most), 64))
     return tokens, tokens / rate
 
 

@@ -6,6 +6,7 @@ that are recycled dirty, transfers that are not awaited: single requests never s
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from k3stack.verify.answer import Answer
@@ -16,8 +17,8 @@ from k3stack.verify.statistics import ratio
 from k3stack.verify.texts import document
 
 _RECORDS = 40
-_UNTRAINED_RECORDS = 12
-_UNTRAINED_TOKENS = 16
+_UNTRAINED_RECORDS = 8
+_UNTRAINED_TOKENS = 10
 _PROVES = "Requests that run at the same time do not see each other: each finds the code of its own document."
 _MEANS = (
     "State of one request in another: recycled KDA slots that are not zeroed, a half-transferred cache between prefill "
@@ -41,23 +42,34 @@ async def _needles(session: Session, at_once: int, waves: int) -> Verdict:
     judge = _untrained_wave if session.untrained else _trained_wave
     if session.untrained and not session.dialect.greedy:
         return not_applicable("random weights recall nothing, and answers do not repeat: temperature 0 is refused")
-    right, faults, figures = 0, [], []
-    for wave in range(waves):
-        if wave:
+    waves_done = []
+    for number in range(waves):
+        if number:
             await _leave_some(session, at_once // 2)
-        good, bad, more = await judge(session, at_once, streamed=wave % 2 == 1)
-        right += good
-        faults += bad
-        figures = more
+        waves_done.append(await judge(session, at_once, streamed=number % 2 == 1))
+    faults = [fault for wave in waves_done for fault in wave.faults]
     total = at_once * waves
-    figures = [Figure("right answers", 100 * ratio(right, total), "%"), *figures]
+    right = total - len(faults)
+    figures = [Figure("right answers", 100 * ratio(right, total), "%"), *waves_done[-1].figures]
     if faults:
-        return failed(f"{total - right} of {total} wrong; first: {faults[0].note}", *faults[:4], figures=figures)
+        return failed(f"{len(faults)} of {total} wrong; first: {faults[0].note}", *faults[:4], figures=figures)
+    if session.untrained and min(wave.distinct for wave in waves_done) < at_once / 2:
+        few = f"{at_once} prompts get only {waves_done[-1].distinct} different answers from these random weights"
+        return not_applicable(f"{few}: that they are equal to those alone proves nothing", figures=figures)
     what = "equal to their answers alone" if session.untrained else "with their own code"
     return passed(f"{total} of {total} answers {what}, {at_once} at once", figures=figures)
 
 
-async def _trained_wave(session: Session, at_once: int, streamed: bool) -> tuple[int, list[Exchange], list[Figure]]:
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """One wave of requests: an exchange for each wrong answer, and how many different answers were right."""
+
+    faults: tuple[Exchange, ...]
+    distinct: int
+    figures: tuple[Figure, ...]
+
+
+async def _trained_wave(session: Session, at_once: int, streamed: bool) -> _Wave:
     """Judged by recall. Equality with the answer alone is a figure: batching may change a BF16 model's wording."""
     registers = [document(session.dice, _RECORDS) for _ in range(at_once)]
     wanted = [register.at(session.dice.random()) for register in registers]
@@ -70,8 +82,7 @@ async def _trained_wave(session: Session, at_once: int, streamed: bool) -> tuple
             faults.append(_exchange(outcome, f"request {number}: {fault}"))
     alone = [await session.endpoint.chat(body) for body in bodies[:4]]
     same = sum(isinstance(o, Answer) and o.content == a.content for o, a in zip(outcomes, alone, strict=False))
-    figures = [Figure("word for word as alone, of 4", same, "")]
-    return at_once - len(faults), faults, figures
+    return _Wave(tuple(faults), at_once, (Figure("word for word as alone, of 4", same, ""),))
 
 
 def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int]) -> str:
@@ -85,7 +96,7 @@ def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int
     return f"it answers {outcome.content[:60]!r} instead of {code}"
 
 
-async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> tuple[int, list[Exchange], list[Figure]]:
+async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> _Wave:
     """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served."""
     bodies = [_untrained_body(session) for _ in range(at_once)]
     alone = [await session.endpoint.chat(body) for body in bodies]
@@ -99,7 +110,7 @@ async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> tup
             what = f"has the answer of request {owner[0]}" if owner else "differs from its answer alone"
             faults.append(_exchange(outcome, f"request {number} {what}, which is {own.text[:60]!r}"))
     distinct = len({answer.meaning for answer in alone})
-    return at_once - len(faults), faults, [Figure("different answers among them", distinct, "")]
+    return _Wave(tuple(faults), distinct, (Figure("different answers among them", distinct, ""),))
 
 
 def _untrained_body(session: Session) -> dict[str, Any]:

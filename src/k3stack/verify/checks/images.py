@@ -24,19 +24,21 @@ async def images(session: Session) -> Verdict:
     """Two squares of different colours. The first image may take long: engines compile for it."""
     first, second = session.dice.sample(sorted(COLOURS), 2)
     question = "Which colour is the first image and which is the second? Answer with two words, first colour first."
-    small = _content(question, (first, 112), (second, 112))
+    little, much = (56, 112) if session.untrained else (112, 448)
+    tokens = 1 if session.untrained else 32
     try:
-        answer = await session.ask(small, tokens=32)
+        answer = await session.ask(_content(question, (first, little), (second, little)), tokens)
     except Refused as error:
         if error.status < 500:
             return not_applicable(f"the endpoint takes no images: {error}", error.exchange)
         return failed(f"an image gives HTTP {error.status}", error.exchange)
-    large = await session.ask(_content(question, (first, 448), (second, 448)), tokens=32)
+    large = await session.ask(_content(question, (first, much), (second, much)), tokens)
     text = await session.ask(question, tokens=1, max_tokens=1)
     figures = []
     if answer.usage and large.usage and text.usage:
         costs = [one.usage.prompt - text.usage.prompt for one in (answer, large) if one.usage]
-        figures = [Figure("two images of 112 pixels", costs[0], "tokens"), Figure("of 448", costs[1], "tokens")]
+        sizes = zip((little, much), costs, strict=True)
+        figures = [Figure(f"two images of {side} x {side} pixels", cost, "tokens") for side, cost in sizes]
         if costs[0] <= 0:
             return failed("the images add nothing to the prompt", answer.exchange(), figures=figures)
         if costs[1] <= costs[0]:
