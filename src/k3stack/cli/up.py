@@ -171,9 +171,10 @@ def show(made: Up, console: Console, stopped: bool = False) -> None:
         console.print(f"checks ({made.verified.level}, {made.verified.seconds:.0f} s): {counts}")
         console.print(escape(f"report: {made.verified.page}"))
     if made.yes:
-        console.print(escape(f"[{made.answer}] {made.model} at {made.url}") if not stopped else made.answer)
-        if not stopped:
-            console.print("end it with: k3 down")
+        if stopped:
+            console.print(escape(f"{made.answer}, then ended: {made.model}"))
+        else:
+            console.print(escape(f"{made.answer}: {made.model} at {made.url}; end it with: k3 down"))
         return
     console.print(f"[red bold]not verified[/]: {escape(made.reason)}")
     if made.log:
