@@ -3,8 +3,8 @@
 # It is tiny and its weights are random, so that all of it runs on a laptop; every step is the one for the real thing.
 set -eu
 folder=${DEMO:-$PWD/demo}
-rm -rf "$folder"
 mkdir -p "$folder"
+rm -rf "$folder/tiny" "$folder/nvfp4" "$folder/state"
 trap 'k3 down --state "$folder/state" > /dev/null 2>&1 || true' EXIT
 
 step() {

@@ -126,6 +126,16 @@ def test_what_did_not_keep_the_server_from_starting_is_no_cause() -> None:
     assert not recognise(bad + "(APIServer pid=9) INFO:     Application startup complete.\n").failed
 
 
+def test_an_error_of_a_request_is_no_failure_of_the_server() -> None:
+    good = (LOGS / "good-vllm.log").read_text()
+    error = "(APIServer pid=4) ERROR 11-20 09:15:01 [hermes.py:117] json.decoder.JSONDecodeError: Expecting value\n"
+    assert not recognise(good + error).failed
+    ended = recognise(good + error, Ended.of(1))
+    assert ended.likely is not None and ended.likely.id == "config-not-json"
+    died = "(APIServer pid=4) ERROR 11-20 09:15:02 [x.py:1] vllm.v1.engine.exceptions.EngineDeadError: EngineCore\n"
+    assert recognise(good + error + died).failed
+
+
 def test_long_logs_are_quick_and_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("k3stack.launch.recognise.MAX_TEXT", 100_000)
     noise = "(Worker_TP7 pid=977) INFO 11-20 09:14:55 [x.py:1] a line about nothing\n" * 10_000

@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -232,6 +233,7 @@ def test_ranks_find_the_head() -> None:
         seen = reach(f"127.0.0.1:{port}")
         if seen.reachable:
             break
+        time.sleep(0.05)
     head.join(20)
     assert seen.clock_offset_s is not None and abs(seen.clock_offset_s) < 1
     assert seen.round_trip_s is not None and len(came) == 1

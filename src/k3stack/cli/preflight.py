@@ -59,25 +59,26 @@ def preflight(
         where, engine, engine_version, hardware, gpus, scheme, layout, context, concurrency, kv_dtype,
         batched_tokens, utilization, host, port, python,
     )  # fmt: skip
-    wanted, deployment = _wanted(words, docker, head)
+    wanted, deployment = _wanted(output, words, docker, head)
     with output.progress("preflight"):
         found = run(wanted, deployment, python, ask)
     output.result(found, lambda console: show_findings(found, console, quiet))
     raise typer.Exit(YES if found.good else NO)
 
 
-def _wanted(words: Asked, docker: bool, head: str | None) -> tuple[Wanted, Deployment | None]:
+def _wanted(output: Output, words: Asked, docker: bool, head: str | None) -> tuple[Wanted, Deployment | None]:
     """What is about to be started, and its recipe where there is one."""
-    from k3stack.errors import K3Error
     from k3stack.hardware.machine import look, plannable
     from k3stack.launch.chosen import choose
     from k3stack.launch.preflight import wanted_for
 
     chosen = choose(words, plannable(look(measure=False)))
     if chosen.plan is not None and not chosen.plan.yes:
-        raise K3Error(
-            f"the plan {chosen.plan.verdict}: {chosen.plan.reason}", where=chosen.model, hint="See `k3 plan`."
-        )
+        from k3stack.cli.plan import show as show_plan
+
+        plan = chosen.plan
+        output.result(plan, lambda console: show_plan(plan, console))
+        raise typer.Exit(NO)
     return wanted_for(words, chosen, docker, head), chosen.deployment
 
 

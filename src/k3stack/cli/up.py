@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["up"]
 
 
+_LOG_PAUSE_S = 15.0
+
+
 class LevelName(StrEnum):
     """How much is checked."""
 
@@ -110,7 +113,7 @@ def _telling(output: Output) -> Iterator[Steps]:
     from k3stack.launch.up import Steps
 
     if not sys.stderr.isatty():
-        yield Steps(output.note, lambda _: None, _findings_to(output.note))
+        yield Steps(output.note, _now_and_then(output.note), _findings_to(output.note))
         return
     from rich.console import Console
     from rich.markup import escape
@@ -122,6 +125,20 @@ def _telling(output: Output) -> Iterator[Steps]:
             lambda text: line.update(escape(text)),
             lambda found: show_findings(found, console, quiet=True),
         )
+
+
+def _now_and_then(note: Callable[[str], None]) -> Callable[[str], None]:
+    """The state of things for a log that nobody draws over: a line every quarter of a minute."""
+    import time
+
+    last = [time.monotonic()]
+
+    def tell(text: str) -> None:
+        if time.monotonic() - last[0] > _LOG_PAUSE_S:
+            last[0] = time.monotonic()
+            note(text)
+
+    return tell
 
 
 def _findings_to(note: Callable[[str], None]) -> Callable[[Findings], None]:
@@ -146,15 +163,18 @@ def show(made: Up, console: Console, stopped: bool = False) -> None:
     if made.answer == "dry run":
         console.print(escape(f"would start: {made.command}"))
         console.print(escape(f"then follow it, ask for one token at {made.url}, and check the endpoint"))
+        if made.reason:
+            console.print(f"[red bold]but preflight would end it[/]: {escape(made.reason)}")
         return
     if made.verified is not None:
         counts = ", ".join(f"{count} {status}" for status, count in made.verified.counts.items())
         console.print(f"checks ({made.verified.level}, {made.verified.seconds:.0f} s): {counts}")
         console.print(escape(f"report: {made.verified.page}"))
     if made.yes:
-        console.print(escape(f"[{made.answer}] {made.model} at {made.url}") if not stopped else made.answer)
-        if not stopped:
-            console.print("end it with: k3 down")
+        if stopped:
+            console.print(escape(f"{made.answer}, then ended: {made.model}"))
+        else:
+            console.print(escape(f"{made.answer}: {made.model} at {made.url}; end it with: k3 down"))
         return
     console.print(f"[red bold]not verified[/]: {escape(made.reason)}")
     if made.log:

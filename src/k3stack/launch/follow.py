@@ -5,6 +5,7 @@ Everything is looked at several times a second: a dead, stopped or stuck process
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,15 @@ from k3stack.launch.launcher import Launched
 from k3stack.launch.phases import PhaseReader, phases_of
 from k3stack.launch.process import states_of
 from k3stack.launch.ready import ReadyProbe
-from k3stack.launch.reasons import after_end, alarm, foreign_door, refused_request, stopped_process, stuck
+from k3stack.launch.reasons import (
+    after_end,
+    alarm,
+    foreign_door,
+    full_disks,
+    refused_request,
+    stopped_process,
+    stuck,
+)
 from k3stack.launch.recognise import Cause, Diagnosis, recognise
 from k3stack.values import format_bytes
 
@@ -146,6 +155,7 @@ def follow(
                 log.read(now)
                 return Followed(False, now, dict(reader.began_s), diagnosis=replace(found, phase=reader.title))
             _warn(lines, log, warned, on_line)
+            _warn_of_full_disks(log, warned, on_line)
             if watch.quiet_s() > patience.quiet_s / 10 and not watch.told:
                 watch.told = True
                 on_line(f"nothing has moved for {watch.quiet_s():.0f} s in the phase: {reader.title}")
@@ -191,6 +201,14 @@ def _warn(lines: list[str], log: _Log, warned: set[str], on_line: Callable[[str]
         if not cause.symptom and cause.id not in warned:
             warned.add(cause.id)
             on_line(f"the log says: {cause.title}: {_short(cause)}")
+
+
+def _warn_of_full_disks(log: _Log, warned: set[str], on_line: Callable[[str], None]) -> None:
+    """A full disk is told when it fills: what an engine writes after that is lost."""
+    for folder in full_disks((log.path.parent, Path(tempfile.gettempdir()))):
+        if str(folder) not in warned:
+            warned.add(str(folder))
+            on_line(f"the disk of {folder} is full")
 
 
 def _short(cause: Cause) -> str:

@@ -19,6 +19,8 @@ from k3stack.launch.start import Start
 
 __all__ = ["GRACE_S", "Launched"]
 
+_STARTED_S = 20.0
+
 GRACE_S = 20.0
 """How long an engine has to end by itself once it was asked."""
 
@@ -49,22 +51,23 @@ class Launched:
         self._told, self._told_end = os.pipe()
 
     def begin(self) -> None:
-        """Start the supervisor, and through it the engine.
+        """Start the supervisor, and through it the engine; returns when there is a process.
 
         Raises:
             UnavailableError: there is no process to be had.
         """
         environment = {**os.environ, "PYTHONPATH": _own_path()}
         try:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-m", "k3stack.launch.supervisor"],
-                stdin=self._leash_end,
-                stdout=self._told_end,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**environment, "K3STACK_SUPERVISES": self.run},
-                cwd="/",
-            )
+            with (self.folder / "supervisor.log").open("ab") as own_log:
+                self._supervisor = subprocess.Popen(
+                    [sys.executable, "-m", "k3stack.launch.supervisor"],
+                    stdin=self._leash_end,
+                    stdout=self._told_end,
+                    stderr=own_log,
+                    start_new_session=True,
+                    env={**environment, "K3STACK_SUPERVISES": self.run},
+                    cwd="/",
+                )
         except OSError as error:
             raise UnavailableError(f"no process could be started: {error}") from error
         self._owner = identity_of(self._supervisor.pid)
@@ -84,6 +87,10 @@ class Launched:
         }
         os.write(self._leash, json.dumps(wanted).encode() + b"\n")
         os.set_blocking(self._told, False)
+        deadline = time.monotonic() + _STARTED_S
+        while self.engine is None and self.refused is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.poll()
 
     @property
     def supervisor(self) -> Identity | None:
@@ -135,6 +142,7 @@ class Launched:
         self._close()
         if self._supervisor is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
+                self._supervisor.terminate()  # one that was released does not mind its leash any more
                 self._supervisor.wait(self.grace_s + 15.0)
         left = kill_all(self._look, 0.0) if self._look() else ()
         if self._supervisor is not None and self._supervisor.poll() is None:

@@ -1,7 +1,8 @@
 """From a log, and how its process ended, to ranked causes: the first cause, not the last symptom.
 
 A line counts only when it is not at level INFO, WARNING or DEBUG, and when the server did not become ready after it:
-what did not keep a server from starting is no cause of anything. Of what is left, the earliest line wins, because an
+what did not keep a server from starting is no cause of anything. Nor is an error of one request, after which a server
+that was ready went on. Of what is left, the earliest line wins, because an
 error in a worker comes before the errors of those who waited for it.
 """
 
@@ -163,8 +164,17 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
     causes = sorted(found.values(), key=lambda cause: (cause.symptom, cause.line or 0))
     if ended is not None and ended.signal is not None and all(cause.symptom for cause in causes):
         causes = [*_from_signal(ended, engine), *causes]
+    if _went_on(log, causes, ended):
+        return Diagnosis((), None, True, ended)
     first = None if any(not cause.symptom for cause in causes) else _first_error(log)
     return Diagnosis(tuple(causes), first, log.ready_at >= 0, ended)
+
+
+def _went_on(log: _Text, causes: list[Cause], ended: Ended | None) -> bool:
+    """Whether the server was ready and nothing says that it ended: then errors after that are those of requests."""
+    if log.ready_at < 0 or (ended is not None and ended.code != 0):
+        return False
+    return not any(cause.symptom for cause in causes)
 
 
 def _cut(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from k3stack.errors import UsageError
 from k3stack.launch.chosen import Asked, Chosen
+from k3stack.recipe.choice import CARD
 from k3stack.recipe.deployment import Deployment, Role
 from k3stack.recipe.render import Form, render
 
@@ -77,7 +79,13 @@ def start_of(asked: Asked, chosen: Chosen, docker: bool = False, run: str = "k3"
             hint="Run the commands that `k3 up --dry-run` prints, each on its node.",
         )
     if docker:
-        return _container(asked, chosen.deployment, run)
+        return _container(asked, chosen.deployment, run, folder)
+    if chosen.deployment.version == CARD:
+        raise UsageError(
+            "is an image, not a release that can be installed",
+            where=f"--engine-version {CARD}",
+            hint="Use --docker, or a release: --engine-version 0.33.0.",
+        )
     return _process(asked, chosen.deployment, folder)
 
 
@@ -157,7 +165,7 @@ def _fill(text: str, filled: Mapping[str, str]) -> str:
     return text
 
 
-def _container(asked: Asked, deployment: Deployment, run: str) -> Start:
+def _container(asked: Asked, deployment: Deployment, run: str, folder: Path | None) -> Start:
     """The recipe's own `docker run`, with a name by which it can be ended whatever happens."""
     role = deployment.roles[0]
     host, port = _host_and_port(asked, role.port)
@@ -167,9 +175,13 @@ def _container(asked: Asked, deployment: Deployment, run: str) -> Start:
     script = script.replace(f"127.0.0.1:{role.port}:{role.port}", f"{host}:{port}:{role.port}")
     model = role.command.flag("served-model-name")
     words = ("sh", "-c", script, "k3-start")
-    return Start(
-        deployment.engine, words, {}, host, port, str(model) if model else None, bool(deployment.patches), name
-    )
+    # The first image has the checkpoint's own patch files, which the user must name; for releases we write ours.
+    ours = bool(deployment.patches) and deployment.version != CARD
+    environment = {"K3_PATCH_DIR": str((folder or Path("RUN-FOLDER")) / PATCHES)} if ours else {}
+    if deployment.patches and not ours and "K3_PATCH_DIR" not in os.environ:
+        hint = "Set it to the folder with the checkpoint's runtime patches (runtime_patches/ on the hub)."
+        raise UsageError("is not set", where="K3_PATCH_DIR", hint=hint)
+    return Start(deployment.engine, words, environment, host, port, str(model) if model else None, ours, name)
 
 
 def node_commands(deployment: Deployment, docker: bool, script: str = "k3-start.sh") -> tuple[tuple[str, str], ...]:

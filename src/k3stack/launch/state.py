@@ -136,7 +136,13 @@ class Store:
             change = _Change(self.read())
             yield change
             if change.state != change.before:
-                write_text(self.path, json.dumps(dump(change.state), indent=2) + "\n")
+                try:
+                    write_text(self.path, json.dumps(dump(change.state), indent=2) + "\n")
+                except OSError as error:
+                    hint = "Free space there, or name another folder with --state."
+                    raise UnavailableError(
+                        f"cannot be written: {error.strerror}", where=self.path, hint=hint
+                    ) from error
 
     def run_folder(self, run_id: str) -> Path:
         """The folder of a run, made when it is not there; folders of old runs go."""

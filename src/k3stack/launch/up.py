@@ -8,13 +8,13 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import UsageError
+from k3stack.errors import UnavailableError, UsageError
 from k3stack.hardware.machine import look, plannable
 from k3stack.launch.chosen import Asked, Chosen, choose
 from k3stack.launch.findings import Findings, Status
@@ -81,7 +81,9 @@ class Up:
     @property
     def yes(self) -> bool:
         """Whether the endpoint runs and nothing was found wrong."""
-        return self.answer in ("verified", "running", "nodes", "dry run")
+        if self.answer == "dry run":
+            return self.preflight is None or self.preflight.good
+        return self.answer in ("verified", "running", "nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ def dry_run(asked: Asked, options: Options, steps: Steps) -> Up:
         return ended
     start = start_of(asked, chosen, options.docker, "RUN")
     found = _preflight(asked, chosen, options, start)
+    steps.found(found)
     return Up(
-        "dry run" if found.good else "preflight", _first_failure(found), chosen.engine, chosen.model, start.text(),
+        "dry run", _first_failure(found), chosen.engine, chosen.model, start.text(),
         chosen.left_out, found, url=start.url,
     )  # fmt: skip
 
@@ -194,7 +197,8 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
                 change.state = change.state.with_run(run)
             yield run, folder
         except BaseException:
-            _forget(store, run_id)
+            with _undisturbed():
+                _forget(store, run_id)
             raise
 
 
@@ -211,7 +215,8 @@ def _free_name(store: Store, name: str) -> None:
 
 
 def _forget(store: Store, run_id: str) -> None:
-    with store.change() as change:
+    """Take a run out of the state; on a full disk it stays there, as one of which nothing runs, and hides no reason."""
+    with suppress(UnavailableError), store.change() as change:
         change.state = change.state.without(run_id)
 
 
@@ -283,6 +288,7 @@ def _start(
             "preflight": found, "followed": followed, "memory": tuple(memory), "log": run.log,
         }  # fmt: skip
         if not followed.ready:
+            steps.line(f"failed after {followed.seconds:.1f} s: {_why(followed)}")  # cleaning up takes a moment
             return Up("start", _why(followed), **about)
         _remember(store, run, launched, False)
         first = followed.first_token_s or 0.0

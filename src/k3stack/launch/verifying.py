@@ -44,8 +44,7 @@ def verify(url: str, model: str | None, options: Options, folder: Path, steps: S
     from k3stack.verify import CheckResult, Level, Status, Target, Weights, run_checks, write_html, write_junit
 
     def told(result: CheckResult) -> None:
-        if result.status in (Status.FAIL, Status.ERROR):
-            steps.line(f"{result.status.value}: {result.title}: {result.summary}")
+        steps.line(f"check {result.status.value}: {result.title}: {result.summary}")
 
     weights = None if options.weights is None else Weights(options.weights)
     report = run_checks(
