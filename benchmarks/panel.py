@@ -55,7 +55,7 @@ TIMED_STEP = """([id, value]) => new Promise(resolve => {
 def clicks(tab: Tab) -> list[float]:
     """Milliseconds of each click that leads somewhere."""
     dice = random.Random(1)
-    times = []
+    times: list[float] = []
     while len(times) < CLICKS:
         possible = tab.page.evaluate(
             "[...document.querySelectorAll('#rows .chip[aria-disabled=false][aria-checked=false]')].map(one => one.id)"
@@ -68,7 +68,7 @@ def clicks(tab: Tab) -> list[float]:
 def steps(tab: Tab) -> list[float]:
     """Milliseconds of each step of a slider."""
     dice = random.Random(2)
-    times = []
+    times: list[float] = []
     for number in range(STEPS):
         name = ("context", "concurrency")[number % 2]
         most = int(tab.page.locator(f"#s-{name}").get_attribute("max") or 0)
@@ -111,7 +111,9 @@ def weigh(browser: Any, address: str) -> None:
     page.wait_for_selector("html[data-ready]")
     page.wait_for_timeout(500)
     whole, packed = sum(map(len, bodies)), sum(len(gzip.compress(body)) for body in bodies)
-    print(f"page weight: {whole / 1000:.0f} kB in {len(bodies)} files, first answer included ({packed / 1000:.0f} kB gzipped)")
+    print(
+        f"page weight: {whole / 1000:.0f} kB ({packed / 1000:.0f} kB gzipped) in {len(bodies)} files, with the first answer"
+    )
     context.close()
 
 
