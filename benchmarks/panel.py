@@ -18,8 +18,11 @@ import gzip
 import os
 import random
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
 
