@@ -138,20 +138,12 @@ def as_pod(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_manifests_are_valid_kubernetes(tools: Path) -> None:
-    """A LeaderWorkerSet is no kind of Kubernetes itself: its pods are checked as pods."""
+    """A LeaderWorkerSet is no kind of Kubernetes itself (tests/recipe/test_lws.py): its pods are checked as pods."""
     documents: list[dict[str, Any]] = []
     for name in NAMED:
         for document in manifests(name):
             if document["kind"] == "LeaderWorkerSet":
-                documents += [
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Pod",
-                        "metadata": {"name": "p", **pod["metadata"]},
-                        "spec": pod["spec"],
-                    }
-                    for pod in pods(document)
-                ]
+                documents += [as_pod(pod) for pod in pods(document)]
             else:
                 documents.append(document)
     assert len(documents) > 20 and "valid" in in_tools(tools, KUBERNETES, documents)

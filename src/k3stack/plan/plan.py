@@ -18,7 +18,7 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 from k3stack.values import format_bytes
 
-__all__ = ["TIGHT_SHARE", "Plan", "Verdict", "make_plan"]
+__all__ = ["TIGHT_SHARE", "Plan", "Verdict", "explained", "make_plan"]
 
 TIGHT_SHARE = 0.02
 """Below this share of a GPU's memory left, a plan is called tight."""
@@ -95,12 +95,16 @@ def make_plan(
         NotKnownError: an engine whose memory arithmetic is not known.
     """
     check(spec, layout, workload)
-    plan = plan_job(model, Job(spec, gpu, layout, workload, release(engine, version), reserves))
+    return explained(plan_job(model, Job(spec, gpu, layout, workload, release(engine, version), reserves)), reserves)
+
+
+def explained(plan: Plan, reserves: Reserves | None = None) -> Plan:
+    """The plan, with what would fit instead where it does not."""
     if plan.yes:
         return plan
     from k3stack.plan.changes import would_fit
 
-    ways = routes(gpu.memory_bytes * layout.gpus, ram_bytes=0, disk_bytes=0)
+    ways = routes(plan.gpu.memory_bytes * plan.layout.gpus, ram_bytes=0, disk_bytes=0)
     return replace(plan, would_fit=tuple(would_fit(plan, reserves)), routes=ways)
 
 

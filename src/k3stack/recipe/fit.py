@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from k3stack.plan.assess import Job
 from k3stack.plan.draft import DSPARK_PARAMETERS
 from k3stack.plan.layout import Layout, StateDtype, Workload
-from k3stack.plan.plan import Plan, Verdict, make_plan
+from k3stack.plan.plan import Plan, Verdict, check, explained, plan_job
+from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.sglang import DEFAULT_RATIO
 from k3stack.recipe.build import build
@@ -78,26 +80,38 @@ class Fit:
         return f"{name}{told.plan.verdict}: {told.plan.reason}"
 
 
-def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None = None) -> Fit:
+def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None = None, changes: bool = True) -> Fit:
     """Ask the planner about every role of a choice.
 
     Args:
         spec: the model, if it is not the published one.
         reserves: what a start-up log of this site told, instead of estimates.
+        changes: look for what would fit where a role does not, which takes longer than all the rest.
 
     Raises:
         NotKnownError: the choice is not allowed; the reason is `build`'s.
     """
     model = spec or kimi_k3().with_scheme(choice.scheme)
-    first = _ask(choice, model, reserves)
-    if first.yes or choice.engine != "sglang" or choice.workload.state_ratio is not None:
-        return first
-    for one in first.short:
-        balanced = _plan(choice, model, reserves, one.plan.layout, replace(one.plan.workload, state_ratio=None))
+    found = _split(_ask(choice, model, reserves), model, reserves)
+    return found if found.yes or not changes else _explained(found, reserves)
+
+
+def _split(found: Fit, spec: ModelSpec, reserves: Reserves | None) -> Fit:
+    """The same, or with another split of SGLang's memory where its own does not do."""
+    choice = found.choice
+    if found.yes or choice.engine != "sglang" or choice.workload.state_ratio is not None:
+        return found
+    for one in found.short:
+        balanced = _plan(choice, spec, reserves, one.plan.layout, replace(one.plan.workload, state_ratio=None))
         if balanced.yes and balanced.capacity.state_ratio is not None:
             ratio = balanced.capacity.state_ratio
-            return _ask(replace(choice, workload=replace(choice.workload, state_ratio=ratio)), model, reserves)
-    return first
+            return _ask(replace(choice, workload=replace(choice.workload, state_ratio=ratio)), spec, reserves)
+    return found
+
+
+def _explained(found: Fit, reserves: Reserves | None) -> Fit:
+    """The same, with what would fit in the plans of the roles that do not."""
+    return replace(found, roles=tuple(replace(one, plan=explained(one.plan, reserves)) for one in found.roles))
 
 
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
@@ -112,7 +126,9 @@ def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
 
 def _plan(choice: Choice, spec: ModelSpec, reserves: Reserves | None, layout: Layout, work: Workload) -> Plan:
     version = choice.facts("server", layout)["version"]
-    return make_plan(spec, choice.model_path, choice.gpu, layout, work, choice.engine, version, reserves)
+    check(spec, layout, work)
+    job = Job(spec, choice.gpu, layout, work, release(choice.engine, version), reserves)
+    return plan_job(choice.model_path, job)
 
 
 def role_workload(choice: Choice, role: str, layout: Layout, command: Command) -> Workload:

@@ -99,16 +99,15 @@ def fitting(wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | 
         UsageError, NotKnownError: as `choose`; or the choice is not allowed.
     """
     choice = choose(wanted)
-    first = fit(choice, spec, reserves)
-    best = first
+    first = best = fit(choice, spec, reserves, changes=False)
     for smaller in _smaller(wanted, choice.workload):
         if best.yes and _settled(best):
             break
-        found = fit(replace(choice, workload=smaller), spec, reserves)
+        found = fit(replace(choice, workload=smaller), spec, reserves, changes=False)
         if found.yes and (_settled(found) or not best.yes):
             best = found
     if best is first:
-        return first
+        return first if first.yes else fit(choice, spec, reserves)
     now, asked = _said(best.choice.workload), _said(choice.workload)
     return replace(best, lowered=f"Written for {now}; of {asked} the plan says: {first.reason}.")
 
