@@ -18,8 +18,11 @@ import gzip
 import os
 import random
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
 
@@ -111,8 +114,13 @@ def weigh(browser: Any, address: str) -> None:
     page.wait_for_selector("html[data-ready]")
     page.wait_for_timeout(500)
     whole, packed = sum(map(len, bodies)), sum(len(gzip.compress(body)) for body in bodies)
+<<<<<<< HEAD
     gzipped = f"({packed / 1000:.0f} kB gzipped)"
     print(f"page weight: {whole / 1000:.0f} kB in {len(bodies)} files, first answer included {gzipped}")
+=======
+    sizes = f"{whole / 1000:.0f} kB ({packed / 1000:.0f} kB gzipped)"
+    print(f"page weight: {sizes} in {len(bodies)} files, with the first answer")
+>>>>>>> panel
     context.close()
 
 

@@ -124,6 +124,21 @@ def test_only_its_own_names_are_answered() -> None:
     assert ask("GET", "/", headers={"host": "[::1]:8090"}).status_code == 200
 
 
+def test_names_and_addresses_that_it_was_told() -> None:
+    def answered(app: PanelApp, host: str) -> int:
+        async def run() -> int:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+                return (await client.get("/icon.svg")).status_code
+
+        return asyncio.run(run())
+
+    assert answered(PanelApp(("Panel.example",)), "panel.example") == 200
+    assert answered(PanelApp(("0.0.0.0",)), "192.168.1.7:8090") == 200
+    assert answered(PanelApp(("0.0.0.0",)), "panel.example") == 403
+    assert answered(PanelApp(("192.168.1.7",)), "192.168.1.8") == 403
+
+
 def test_other_methods_and_pages() -> None:
     assert ask("POST", "/api/answer").status_code == 405
     assert ask("GET", "/api/check").status_code == 405

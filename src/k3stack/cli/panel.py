@@ -15,6 +15,9 @@ __all__ = ["panel"]
 def panel(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")] = 8090,
+    name: Annotated[
+        list[str] | None, typer.Option(help="What a proxy in front may call this page; may be given several times.")
+    ] = None,
     export: Annotated[
         Path | None, typer.Option(help="Write the page as a site of files into this folder, instead of serving it.")
     ] = None,
@@ -44,7 +47,7 @@ def panel(
 
     shown = f"[{host}]" if ":" in host else host
     output.note(f"panel on http://{shown}:{port}/; Ctrl-C ends it")
-    serve(host, port)
+    serve(host, port, tuple(name or ()))
 
 
 def _export(output: Output, folder: Path, hardware: list[str], all_releases: bool) -> None:

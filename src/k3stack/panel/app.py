@@ -12,6 +12,7 @@ that points a name of its own at 127.0.0.1 gets nothing.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -67,7 +68,8 @@ class PanelApp:
     """
 
     def __init__(self, hosts: tuple[str, ...] = ()) -> None:
-        self._hosts = frozenset((*_LOOPBACK, *hosts))
+        self._hosts = frozenset((*_LOOPBACK, *(host.lower() for host in hosts)))
+        self._everywhere = bool(self._hosts & {"0.0.0.0", "[::]"})
         self._begin = start()
         self._files = {**_page_files(), "/about.js": ("js", call("about", dump(about(self._begin, served=True))))}
 
@@ -95,8 +97,8 @@ class PanelApp:
     def _admit(self, scope: Scope) -> None:
         named = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"host"), "")
         host = named.rpartition(":")[0] if not named.endswith("]") and ":" in named else named
-        if host.lower() not in self._hosts:
-            raise RefusedError(HTTPStatus.FORBIDDEN, f"this panel is not called {host!r}")
+        if host.lower() not in self._hosts and not (self._everywhere and _is_address(host)):
+            raise RefusedError(HTTPStatus.FORBIDDEN, f"this panel is not called {host!r}", "Start it with --name.")
         if len(scope["query_string"]) > MAX_QUERY_BYTES:
             raise RefusedError(HTTPStatus.REQUEST_URI_TOO_LONG, f"a link has at most {MAX_QUERY_BYTES:,} characters")
 
@@ -140,6 +142,15 @@ def _page_files() -> dict[str, tuple[str, str]]:
     found["/source.js"] = ("js", page("served.js"))
     found["/icon.svg"] = ("svg", page("icon.svg"))
     return found
+
+
+def _is_address(host: str) -> bool:
+    """Whether a host is a numeric address: no name that somebody else could point at this machine."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _form(name: str) -> Form:

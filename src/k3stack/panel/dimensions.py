@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from k3stack.engines.releases import versions
@@ -105,6 +106,7 @@ def releases(engine: str) -> tuple[str, ...]:
     return (*reversed(versions(engine)), *([CARD] if engine == "vllm" else []))
 
 
+@lru_cache(maxsize=1_024)  # asked for every value of every row
 def suggestion(engine: str, kind: Gpu, serving: Serving, goal: Goal) -> Suggestion | None:
     """The layout to start from, if one is known."""
     try:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 from k3stack.errors import InputError, UsageError
 from k3stack.files import write_text
@@ -28,6 +29,13 @@ from k3stack.values import dump
 __all__ = ["Site", "export"]
 
 Report = Callable[[int, "int | None", str], None]
+
+_OWN = frozenset(
+    ("data", "index.html", "panel.css", "icon.svg", "about.js", "source.js")
+    + SCRIPTS
+    + tuple(f"strings.{language}.js" for language in LANGUAGES)
+)
+"""What a site consists of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ def _prepare(folder: Path) -> None:
     """A folder that is ours or empty: an export replaces its own files and nothing else's."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        foreign = any(folder.iterdir()) and not (folder / "about.js").is_file()
+        foreign = sorted({path.name for path in folder.iterdir()} - _OWN)
         if not foreign:
             (folder / "data").mkdir(exist_ok=True)
             for old in (folder / "data").glob("*.js"):
@@ -93,7 +101,7 @@ def _prepare(folder: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=folder) from error
     if foreign:
-        raise InputError("holds other files", where=folder, hint="Give an empty or a new folder.")
+        raise InputError(f"holds other files: {foreign[0]}", where=folder, hint="Give an empty or a new folder.")
 
 
 def _grouped(choices: Iterable[Choice]) -> dict[str, list[Choice]]:
@@ -108,7 +116,8 @@ def _written(shards: dict[str, list[Choice]], held: frozenset[Choice], told: Rep
     selections = frozenset(selection(choice) for choice in held)
     total, done = sum(map(len, shards.values())), 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ProcessPoolExecutor(min(cores, len(shards)), mp_context=get_context("spawn")) as workers:
+    few = min(cores, len(shards))
+    with ProcessPoolExecutor(few, mp_context=get_context("spawn"), initializer=_end_with_parent) as workers:
         largest = sorted(shards, key=lambda name: -len(shards[name]))
         jobs = {workers.submit(_shard, shards[name], selections): name for name in largest}
         for job in as_completed(jobs):
@@ -116,6 +125,18 @@ def _written(shards: dict[str, list[Choice]], held: frozenset[Choice], told: Rep
             done += count
             told(done, total, "choices")
             yield jobs[job], text, count
+
+
+def _end_with_parent() -> None:
+    """A worker ends when the export does, however that ended: nobody would take what it makes."""
+
+    def wait() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 def _shard(choices: list[Choice], selections: frozenset[str]) -> tuple[str, int]:

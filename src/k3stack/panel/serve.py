@@ -19,8 +19,11 @@ def application() -> PanelApp:
     return PanelApp(tuple(json.loads(os.environ[_HOSTS])))
 
 
-def serve(host: str, port: int) -> None:
+def serve(host: str, port: int, names: tuple[str, ...] = ()) -> None:
     """Serve until SIGINT or SIGTERM.
+
+    Args:
+        names: what the page may be called, besides its address: the name of a proxy in front of it.
 
     Raises:
         UnavailableError: the address is taken.
@@ -35,7 +38,7 @@ def serve(host: str, port: int) -> None:
         except OSError as error:
             hint = "Choose another with --port."
             raise UnavailableError(f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint) from None
-    os.environ[_HOSTS] = json.dumps([f"[{host}]" if ":" in host else host])
+    os.environ[_HOSTS] = json.dumps([f"[{host}]" if ":" in host else host, *names])
     server = Server(
         "k3stack.panel.serve:application",
         factory=True,

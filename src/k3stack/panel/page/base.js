@@ -61,6 +61,15 @@ const K3 = (() => {
     node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
   }
 
+  const drawn = {};
+  /** Draw a part of the page only when what it shows, or the language, is another. */
+  function once(name, value, draw) {
+    const now = language + JSON.stringify(value);
+    if (drawn[name] === now) return;
+    drawn[name] = now;
+    draw();
+  }
+
   const $ = (id) => document.getElementById(id);
 
   /** A link to a rule's source; plain text where there is no address for it. Only https is followed. */
@@ -153,7 +162,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, sentences, said, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept,
+    strings, sentences, said, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept, once,
     get language() {
       return language;
     },

@@ -155,11 +155,11 @@ K3.memory = (() => {
       slider("context", K3.facts.contexts);
       slider("concurrency", K3.facts.concurrencies);
     }
-    verdict(answer);
+    K3.once("verdict", [answer.verdict, answer.gpus, answer.nodes, answer.memory], () => verdict(answer));
     fill($("memory"), answer.memory.map((one) => bar(one, answer.memory.length > 1)));
     slide(answer);
-    limits(answer);
-    items(answer);
+    K3.once("limits", [answer.memory, answer.unknown], () => limits(answer));
+    K3.once("items", answer.memory, () => items(answer));
   }
 
   return { draw, onSlide: (run) => (slid = run), origin };

@@ -97,9 +97,9 @@ K3.more = (() => {
   });
 
   function draw(answer) {
-    needs(answer);
-    client(answer);
-    figures(answer);
+    K3.once("needs", [answer.image, answer.environment, answer.patches, answer.parsers, answer.notes], () => needs(answer));
+    K3.once("client", answer.client, () => client(answer));
+    K3.once("figures", answer.figures, () => figures(answer));
     $("check-hint").textContent = t(K3.facts.served ? "check.hint" : "check.exported");
     $("check-text").disabled = $("check-run").disabled = !K3.facts.served;
   }
