@@ -114,13 +114,8 @@ def weigh(browser: Any, address: str) -> None:
     page.wait_for_selector("html[data-ready]")
     page.wait_for_timeout(500)
     whole, packed = sum(map(len, bodies)), sum(len(gzip.compress(body)) for body in bodies)
-<<<<<<< HEAD
-    gzipped = f"({packed / 1000:.0f} kB gzipped)"
-    print(f"page weight: {whole / 1000:.0f} kB in {len(bodies)} files, first answer included {gzipped}")
-=======
     sizes = f"{whole / 1000:.0f} kB ({packed / 1000:.0f} kB gzipped)"
     print(f"page weight: {sizes} in {len(bodies)} files, with the first answer")
->>>>>>> panel
     context.close()
 
 
