@@ -227,8 +227,10 @@ def _interruptible() -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
+    # Under nohup SIGHUP is ignored already, and stays so.
+    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
     try:
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+        before = {number: signal.signal(number, interrupt) for number in numbers}
     except ValueError:  # not in the main thread: signals are somebody else's
         yield
         return
