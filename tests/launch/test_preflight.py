@@ -219,7 +219,7 @@ def test_the_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     ran = k3("preflight", "kimi-k3", "--hardware", "b300", "--port", port, "--quiet")
     assert ran.code == 1 and "vllm is installed" in ran.out and "GPUs: none" in ran.out
-    assert k3("preflight", str(folder), "--layout", "tp8-xx").code == 2
+    assert k3("preflight", str(folder), "--tp", "x").code == 2
     assert k3("preflight", str(folder), "--engine", "vllm").code in (1, 2)
 
 

@@ -110,4 +110,4 @@ def test_another_model_goes_plainly(tmp_path: Path) -> None:
 
 def test_a_plan_that_does_not_fit_has_no_deployment() -> None:
     _, made = chosen(context=1_000_000, concurrency=4_000)
-    assert made.plan is not None and not made.plan.yes and made.deployment is None
+    assert made.fit is not None and not made.fit.yes and made.deployment is None

@@ -248,7 +248,7 @@ def test_the_verbs(bench: Bench) -> None:
 def test_a_dry_run_starts_nothing(bench: Bench) -> None:
     made = dry_run(bench.asked("good"), Options(), Steps())
     assert made.answer == "dry run" and "--fake good" in made.command
-    ran = k3("up", "kimi-k3", "--hardware", "b300", "--layout", "tp8-pp2", "--dry-run")
+    ran = k3("up", "kimi-k3", "--hardware", "b300", "--tp", "8", "--pp", "2", "--dry-run")
     assert ran.code == 0 and "rank 1" in ran.out and "k3 preflight --head" in ran.out
     assert bench.run_ids() == []
 

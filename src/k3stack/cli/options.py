@@ -25,8 +25,13 @@ __all__ = [
     "DataParallelOpen",
     "EngineName",
     "EngineOption",
+    "EngineVersion",
     "ExpertParallel",
     "ExpertParallelOpen",
+    "FeatureName",
+    "FeatureOption",
+    "GoalName",
+    "GoalOption",
     "GpusOpen",
     "HardwareOpen",
     "KvName",
@@ -37,6 +42,8 @@ __all__ = [
     "PrefixCaching",
     "SchemeName",
     "SchemeOption",
+    "ServingName",
+    "ServingOption",
     "TensorParallelOpen",
     "Utilization",
     "UtilizationOpen",
@@ -57,6 +64,30 @@ class KvName(StrEnum):
     FP8 = "fp8"
     BF16 = "bf16"
     FP8_DS_MLA = "fp8_ds_mla"
+
+
+class GoalName(StrEnum):
+    """What the endpoint should be good at."""
+
+    LOW_LATENCY = "low-latency"
+    BALANCED = "balanced"
+    HIGH_THROUGHPUT = "high-throughput"
+
+
+class ServingName(StrEnum):
+    """How it is served."""
+
+    UNIFIED = "unified"
+    DISAGGREGATED = "prefill-decode"
+
+
+class FeatureName(StrEnum):
+    """What can be added."""
+
+    DSPARK = "dspark"
+    DFLASH = "dflash"
+    TEXT_ONLY = "text-only"
+    HICACHE = "hicache"
 
 
 _PIPELINE = typer.Option("--pp", min=1, help="Pipeline stages.")
@@ -96,3 +127,7 @@ UtilizationOpen = Annotated[float | None, _UTILIZATION]
 KvOption = Annotated[KvName, _KV]
 KvOpen = Annotated[KvName | None, _KV]
 PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
+EngineVersion = Annotated[str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")]
+GoalOption = Annotated[GoalName, typer.Option(help="What the endpoint should be good at.")]
+ServingOption = Annotated[ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")]
+FeatureOption = Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli import asked as options
+from k3stack.cli import options
+from k3stack.cli.asked import Docker, EngineChoice, Host, Port, Python, asked_of
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 
 if TYPE_CHECKING:
@@ -19,21 +20,29 @@ __all__ = ["preflight"]
 
 def preflight(
     where: options.Where = "kimi-k3",
-    engine: options.EngineChoice = None,
+    engine: EngineChoice = None,
     engine_version: options.EngineVersion = None,
     hardware: options.HardwareOpen = None,
+    scheme: options.SchemeOption = None,
+    goal: options.GoalOption = options.GoalName.BALANCED,
+    serving: options.ServingOption = options.ServingName.UNIFIED,
+    feature: options.FeatureOption = None,
     gpus: options.GpusOpen = None,
-    scheme: options.SchemeOpen = None,
-    layout: options.Layouts = None,
+    tp: options.TensorParallelOpen = None,
+    pp: options.PipelineParallelOpen = None,
+    dp: options.DataParallelOpen = None,
+    ep: options.ExpertParallelOpen = None,
+    dcp: options.ContextParallelOpen = None,
     context: options.ContextOpen = None,
     concurrency: options.ConcurrencyOpen = None,
     kv_dtype: options.KvOpen = None,
+    prefix_caching: options.PrefixCaching = True,
     batched_tokens: options.BatchedTokensOpen = None,
     utilization: options.UtilizationOpen = None,
-    docker: options.Docker = False,
-    host: options.Host = "127.0.0.1",
-    port: options.Port = None,
-    python: options.Python = None,
+    docker: Docker = False,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    python: Python = None,
     ask: Annotated[
         bool, typer.Option("--ask-engine", help="Let the engine's own parser read the flags: 20 s and more of imports.")
     ] = False,
@@ -55,9 +64,11 @@ def preflight(
     from k3stack.cli.findings_output import show_findings
     from k3stack.launch.preflight import preflight as run
 
-    words = options.asked_of(
-        where, engine, engine_version, hardware, gpus, scheme, layout, context, concurrency, kv_dtype,
-        batched_tokens, utilization, host, port, python,
+    words = asked_of(
+        where, engine=engine, version=engine_version, hardware=hardware, scheme=scheme, goal=goal, serving=serving,
+        feature=feature, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context, concurrency=concurrency,
+        kv_dtype=kv_dtype, prefix_caching=prefix_caching, batched_tokens=batched_tokens, utilization=utilization,
+        host=host, port=port, python=python,
     )  # fmt: skip
     wanted, deployment = _wanted(output, words, docker, head)
     with output.progress("preflight"):
@@ -73,11 +84,11 @@ def _wanted(output: Output, words: Asked, docker: bool, head: str | None) -> tup
     from k3stack.launch.preflight import wanted_for
 
     chosen = choose(words, plannable(look(measure=False)))
-    if chosen.plan is not None and not chosen.plan.yes:
-        from k3stack.cli.plan import show as show_plan
+    if chosen.fit is not None and not chosen.fit.yes:
+        from k3stack.cli.recipe import show_short
 
-        plan = chosen.plan
-        output.result(plan, lambda console: show_plan(plan, console))
+        fit = chosen.fit
+        output.result(fit, lambda console: show_short(fit, console))
         raise typer.Exit(NO)
     return wanted_for(words, chosen, docker, head), chosen.deployment
 

@@ -16,13 +16,20 @@ from k3stack.cli.options import (
     DataParallelOpen,
     EngineName,
     EngineOption,
+    EngineVersion,
     ExpertParallelOpen,
+    FeatureName,
+    FeatureOption,
+    GoalName,
+    GoalOption,
     GpusOpen,
     HardwareOpen,
     KvOpen,
     PipelineParallelOpen,
     PrefixCaching,
     SchemeOption,
+    ServingName,
+    ServingOption,
     TensorParallelOpen,
     UtilizationOpen,
     Where,
@@ -42,30 +49,6 @@ if TYPE_CHECKING:
 __all__ = ["recipe"]
 
 
-class GoalName(StrEnum):
-    """What the endpoint should be good at."""
-
-    LOW_LATENCY = "low-latency"
-    BALANCED = "balanced"
-    HIGH_THROUGHPUT = "high-throughput"
-
-
-class ServingName(StrEnum):
-    """How it is served."""
-
-    UNIFIED = "unified"
-    DISAGGREGATED = "prefill-decode"
-
-
-class FeatureName(StrEnum):
-    """What can be added."""
-
-    DSPARK = "dspark"
-    DFLASH = "dflash"
-    TEXT_ONLY = "text-only"
-    HICACHE = "hicache"
-
-
 class FormName(StrEnum):
     """What can be printed."""
 
@@ -81,15 +64,11 @@ def recipe(
     where: Where = "kimi-k3",
     hardware: HardwareOpen = None,
     engine: EngineOption = EngineName.VLLM,
-    engine_version: Annotated[
-        str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")
-    ] = None,
+    engine_version: EngineVersion = None,
     scheme: SchemeOption = None,
-    goal: Annotated[GoalName, typer.Option(help="What the endpoint should be good at.")] = GoalName.BALANCED,
-    serving: Annotated[
-        ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")
-    ] = ServingName.UNIFIED,
-    feature: Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")] = None,
+    goal: GoalOption = GoalName.BALANCED,
+    serving: ServingOption = ServingName.UNIFIED,
+    feature: FeatureOption = None,
     gpus: GpusOpen = None,
     tp: TensorParallelOpen = None,
     pp: PipelineParallelOpen = None,

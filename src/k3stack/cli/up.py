@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli import asked as options
+from k3stack.cli import options
+from k3stack.cli.asked import Docker, EngineChoice, Host, Port, Python, asked_of
 from k3stack.cli.down import StateOption
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 
@@ -45,21 +46,29 @@ class WeightsName(StrEnum):
 def up(
     context_: typer.Context,
     where: options.Where,
-    engine: options.EngineChoice = None,
+    engine: EngineChoice = None,
     engine_version: options.EngineVersion = None,
     hardware: options.HardwareOpen = None,
+    scheme: options.SchemeOption = None,
+    goal: options.GoalOption = options.GoalName.BALANCED,
+    serving: options.ServingOption = options.ServingName.UNIFIED,
+    feature: options.FeatureOption = None,
     gpus: options.GpusOpen = None,
-    scheme: options.SchemeOpen = None,
-    layout: options.Layouts = None,
+    tp: options.TensorParallelOpen = None,
+    pp: options.PipelineParallelOpen = None,
+    dp: options.DataParallelOpen = None,
+    ep: options.ExpertParallelOpen = None,
+    dcp: options.ContextParallelOpen = None,
     context: options.ContextOpen = None,
     concurrency: options.ConcurrencyOpen = None,
     kv_dtype: options.KvOpen = None,
+    prefix_caching: options.PrefixCaching = True,
     batched_tokens: options.BatchedTokensOpen = None,
     utilization: options.UtilizationOpen = None,
-    docker: options.Docker = False,
-    host: options.Host = "127.0.0.1",
-    port: options.Port = None,
-    python: options.Python = None,
+    docker: Docker = False,
+    host: Host = "127.0.0.1",
+    port: Port = None,
+    python: Python = None,
     served_name: Annotated[str | None, typer.Option(help="The model's name in the API.")] = None,
     name: Annotated[str, typer.Option(help="The endpoint's name here, for k3 status and k3 down.")] = "k3",
     check: Annotated[LevelName, typer.Option("--check", help="How much to check once it is ready.")] = LevelName.QUICK,
@@ -85,9 +94,11 @@ def up(
     from k3stack.launch.up import up as run
 
     output = Output(as_json)
-    words = options.asked_of(
-        where, engine, engine_version, hardware, gpus, scheme, layout, context, concurrency, kv_dtype,
-        batched_tokens, utilization, host, port, python, served_name, tuple(context_.args),
+    words = asked_of(
+        where, engine=engine, version=engine_version, hardware=hardware, scheme=scheme, goal=goal, serving=serving,
+        feature=feature, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context, concurrency=concurrency,
+        kv_dtype=kv_dtype, prefix_caching=prefix_caching, batched_tokens=batched_tokens, utilization=utilization,
+        host=host, port=port, python=python, name=served_name, extra=tuple(context_.args),
     )  # fmt: skip
     how = Options(
         name=name,

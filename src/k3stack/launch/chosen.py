@@ -9,20 +9,15 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from k3stack.errors import ConfigError, NotKnownError, UsageError
+from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu, gpu
-from k3stack.plan.layout import KvDtype, Layout, Workload
-from k3stack.plan.plan import Plan, make_plan
-from k3stack.recipe.choice import (
-    KV_STANDARD,
-    UTILIZATION_STANDARD,
-    Choice,
-    Feature,
-    Goal,
-    Serving,
-    standard_version,
-)
+from k3stack.plan.layout import KvDtype
+from k3stack.plan.site import saved
+from k3stack.recipe.build import build
+from k3stack.recipe.choice import Feature, Goal, Serving
 from k3stack.recipe.deployment import Deployment
+from k3stack.recipe.fit import Fit
+from k3stack.recipe.wanted import Wanted, fitting
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
@@ -74,7 +69,7 @@ class Chosen:
         engine: vllm, sglang or reference.
         model: what is loaded.
         spec: of the model; None when it is not Kimi-K3.
-        plan: the planner's word; None where it has none.
+        fit: the planner's word on every role; None for what it does not plan.
         deployment: the recipe; None where there is none.
         left_out: steps that do not apply, with the reason, for the reader.
     """
@@ -82,7 +77,7 @@ class Chosen:
     engine: str
     model: str
     spec: ModelSpec | None
-    plan: Plan | None
+    fit: Fit | None
     deployment: Deployment | None
     left_out: tuple[str, ...]
 
@@ -113,13 +108,8 @@ def choose(asked: Asked, found: tuple[Gpu, int] | None) -> Chosen:
         why = "the reference engine keeps everything in host memory and takes no flags of an engine"
         return Chosen(engine, model, spec, None, None, (f"plan and recipe: not applicable, {why}",))
     kind, count = _hardware(asked, found)
-    choice = _choice(asked, engine, kind, count, spec, model)
-    plan, left_out = _plan(choice, spec, model)
-    if plan is not None and not plan.yes:
-        return Chosen(engine, model, spec, plan, None, left_out)
-    from k3stack.recipe.build import build
-
-    return Chosen(engine, model, spec, plan, build(choice, asked.name), left_out)
+    fit = fitting(_wanted(asked, engine, kind, count, spec, model), spec, saved(engine, kind.id))
+    return Chosen(engine, model, spec, fit, build(fit.choice, asked.name) if fit.yes else None, fit.unknown)
 
 
 def is_kimi(where: str) -> bool:
@@ -143,65 +133,30 @@ def _hardware(asked: Asked, found: tuple[Gpu, int] | None) -> tuple[Gpu, int | N
             where="--hardware",
             hint="Plan for another machine with --hardware, or use --engine reference on a tiny checkpoint.",
         )
-    return found[0], asked.gpus or (found[1] if asked.tp is None else None)
+    here = asked.tp is None and asked.serving == Serving.UNIFIED
+    return found[0], asked.gpus or (found[1] if here else None)
 
 
-def _choice(asked: Asked, engine: str, kind: Gpu, count: int | None, spec: ModelSpec, model: str) -> Choice:
-    goal, serving = Goal(asked.goal), Serving(asked.serving)
-    layout, prefill = _layouts(asked, engine, kind, count, goal, serving)
-    work = Workload()
-    return Choice(
-        engine=engine,
-        version=asked.version or standard_version(engine, kind, spec.scheme),
+def _wanted(asked: Asked, engine: str, kind: Gpu, count: int | None, spec: ModelSpec, model: str) -> Wanted:
+    return Wanted(
         gpu=kind,
+        engine=engine,
+        version=asked.version,
         scheme=spec.scheme,
-        layout=layout,
-        workload=Workload(
-            asked.context or min(work.context, spec.max_context),
-            asked.concurrency or work.concurrency,
-            KV_STANDARD[engine] if asked.kv_dtype is None else KvDtype(asked.kv_dtype),
-            asked.prefix_caching,
-            asked.batched_tokens or work.batched_tokens,
-            UTILIZATION_STANDARD[engine] if asked.utilization is None else asked.utilization,
-        ),
-        goal=goal,
-        serving=serving,
-        prefill=prefill,
+        goal=Goal(asked.goal),
+        serving=Serving(asked.serving),
         features=tuple(Feature(one) for one in asked.features),
+        gpus=count,
+        tp=asked.tp,
+        pp=asked.pp,
+        dp=asked.dp,
+        ep=asked.ep,
+        dcp=asked.dcp,
+        context=asked.context,
+        concurrency=asked.concurrency,
+        kv_dtype=None if asked.kv_dtype is None else KvDtype(asked.kv_dtype),
+        prefix_caching=asked.prefix_caching,
+        batched_tokens=asked.batched_tokens,
+        utilization=asked.utilization,
         model=model,
     )
-
-
-def _layouts(
-    asked: Asked, engine: str, kind: Gpu, count: int | None, goal: Goal, serving: Serving
-) -> tuple[Layout, Layout | None]:
-    """The layout that was asked for; what was left open is as published for the goal."""
-    from k3stack.recipe.suggest import suggest
-
-    said = (asked.tp, asked.pp, asked.dp, asked.ep, asked.dcp)
-    if serving is Serving.DISAGGREGATED or (all(one is None for one in said) and count is None):
-        known = suggest(engine, kind, serving, goal)
-        if all(one is None for one in said):
-            return known.layout, known.prefill
-        return Layout(asked.tp or kind.gpus_per_node, asked.pp or 1, asked.dp or 1, bool(asked.ep), asked.dcp or 1), (
-            known.prefill
-        )
-    replicas = (asked.pp or 1) * (asked.dp or 1)
-    size = asked.tp or max(1, (count or kind.gpus_per_node) // replicas)
-    layout = Layout(size, asked.pp or 1, asked.dp or 1, bool(asked.ep), asked.dcp or 1)
-    if asked.gpus is not None and layout.gpus != asked.gpus:
-        raise UsageError(f"the layout has {layout.gpus} GPUs, not {asked.gpus}", where="--gpus")
-    return layout, None
-
-
-def _plan(choice: Choice, spec: ModelSpec, model: str) -> tuple[Plan | None, tuple[str, ...]]:
-    """The planner's word, where it has one for this route."""
-    if choice.serving is not Serving.UNIFIED:
-        return None, ("plan: not applicable, prefill and decode apart are not planned together",)
-    from k3stack.plan.site import saved
-
-    try:
-        reserves = saved(choice.engine, choice.gpu.id)
-        return make_plan(spec, model, choice.gpu, choice.layout, choice.workload, choice.engine, None, reserves), ()
-    except (NotKnownError, ConfigError) as error:
-        return None, (f"plan: not applicable, {error.what}",)

@@ -146,10 +146,12 @@ def _chosen(asked: Asked, options: Options, steps: Steps) -> tuple[Chosen, Up | 
     for one in chosen.left_out:
         steps.line(one)
     about: dict[str, Any] = {"engine": chosen.engine, "model": chosen.model, "left_out": chosen.left_out}
-    if chosen.plan is not None:
-        steps.line(f"plan: {chosen.plan.verdict}: {chosen.plan.reason}")
-        if not chosen.plan.yes:
-            return chosen, Up("plan", f"{chosen.plan.verdict}: {chosen.plan.reason}", **about)
+    if chosen.fit is not None:
+        steps.line(f"plan: {chosen.fit.reason}")
+        if chosen.fit.lowered:
+            steps.line(f"plan: {chosen.fit.lowered}")
+        if not chosen.fit.yes:
+            return chosen, Up("plan", chosen.fit.reason, **about)
     if chosen.deployment is not None:
         for note in chosen.deployment.notes:
             steps.line(f"note: {note}")
