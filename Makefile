@@ -10,7 +10,7 @@ K3 := .venv/bin/k3
 .PHONY: help setup demo test lint test-slow test-engines test-releases docs clean
 
 help:
-	@echo "make demo          set up, then run the main job on Kimi-K3's real geometry"
+	@echo "make demo          set up, then go the whole line: make, convert, compare, plan, serve, check, report"
 	@echo "make test          set up, then lint, type-check and run the default suite"
 	@echo "make test-slow     the slower suites, without engines"
 	@echo "make test-engines  the suites against real engine wheels"
@@ -52,6 +52,8 @@ test-releases: setup
 docs: setup
 	.venv/bin/python docs/draw_house.py
 	.venv/bin/python docs/write_rules.py
+	.venv/bin/python docs/write_checks.py
+	.venv/bin/python docs/write_troubleshooting.py
 
 clean:
 	rm -rf .venv .tools .engines .mypy_cache .pytest_cache .ruff_cache .hypothesis demo
