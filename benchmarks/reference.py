@@ -3,8 +3,9 @@
 usage: python benchmarks/reference.py [--transformers PYTHON] [--long TOKENS]
 
 Both run one thread in float32 on the same machine, in turns. A figure is the best of the rounds, as a shared machine
-only ever adds; the ratio is the median of the rounds' own. The models are of one size but not the same model: K3 adds AttnRes, a latent MoE and output gates to
-Kimi-Linear. The second part answers one request while another brings a long prompt, with chunked prefill and without.
+only ever adds; the ratio is the median of the rounds' own. The models are of one size but not the same model: K3 adds
+AttnRes, a latent MoE and output gates to Kimi-Linear. The second part answers one request while another brings a long
+prompt, with chunked prefill and without.
 """
 
 from __future__ import annotations

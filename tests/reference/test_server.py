@@ -130,7 +130,8 @@ def test_a_required_call_is_valid(served: Served, stream: bool, effort: str) -> 
 
 def test_a_named_call_is_of_that_tool_alone(served: Served) -> None:
     named = {"type": "function", "function": {"name": "stop"}}
-    answer = ask(served, tools=TOOLS, tool_choice=named, max_tokens=200, reasoning_effort="none")
+    one = {"parallel_tool_calls": False, "reasoning_effort": "none"}
+    answer = ask(served, tools=TOOLS, tool_choice=named, max_tokens=200, **one)
     assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["stop"]
     assert answer.choices[0].message.content is None
 
