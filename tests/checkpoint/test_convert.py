@@ -371,10 +371,9 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_shard(wide: Path, tmp_path: Path) -> None:
     """Peak memory of converting one shard in a process of its own, under 1 GiB by far."""
     code = (
-        "import sys; from pathlib import Path; from k3stack.checkpoint.convert.run import Conversion; "
+        "import resource, sys; from pathlib import Path; from k3stack.checkpoint.convert.run import Conversion; "
         "from k3stack.spec import Scheme; Conversion(Path(sys.argv[1]), Path(sys.argv[2]), Scheme.NVFP4_MIXED).run(); "
-        # VmHWM and not ru_maxrss, which a new process inherits from the one that started it, PyTorch and all
-        "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(wide), str(tmp_path / "out")], capture_output=True, text=True, check=True
