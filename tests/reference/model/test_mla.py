@@ -57,8 +57,8 @@ def test_absorbed_agrees_over_several_tiles_of_keys() -> None:
 def test_pages_give_back_what_was_written_wherever_they_lie(seed: int, page: int, lengths: list[int]) -> None:
     numbers, total = Numbers(seed, torch.float32), sum(lengths)
     latents = numbers.normal(total, 3)
-    pages = torch.randperm(30, generator=numbers.generator)[: -(-total // page)]
-    layer, start = torch.full((30, page, 3), float("nan")), 0
+    pages = torch.randperm(36, generator=numbers.generator)[: -(-total // page)]
+    layer, start = torch.full((36, page, 3), float("nan")), 0
     for length in lengths:
         piece = Piece(0, length, start, pages, 0)
         write_latents(latents[start : start + length], cells([piece], page, layer.device), layer)

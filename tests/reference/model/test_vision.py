@@ -16,7 +16,7 @@ from k3stack.errors import ConfigError, UsageError
 from k3stack.reference.model import K3, load_model
 from k3stack.reference.model.vision import ImageLimits, Patches, image_size, patches
 from k3stack.spec import VisionSpec
-from tests.reference.model.strategies import TOLERANCE, Numbers, assert_close
+from tests.reference.model.strategies import Numbers, assert_close
 
 Folder = Callable[[str], Path]
 
@@ -83,8 +83,10 @@ def tower(folder: Path, values: Tensor, rows: int, columns: int) -> Tensor:
     return norm(inner @ w["mm_projector.proj.2.weight"].T, "mm_projector.post_norm.weight", 1e-5)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (4, 6), (16, 16), (18, 4)])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype"),
+    [(4, 6, torch.float64), (18, 4, torch.float64), (2, 2, torch.float32), (16, 16, torch.float32)],
+)
 def test_the_tower_computes_what_the_equations_say(folder: Folder, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Also on the learned grid's own size (16 x 16 here) and on a larger one."""
     model = load_model(folder("bf16"), dtype=dtype)
