@@ -51,6 +51,9 @@ def chat_prompt(
         )
     except InputError as error:
         raise RefusedError(error.what, where=error.where or "messages", hint=error.hint) from None
+    except (TypeError, AttributeError, KeyError, ValueError):
+        # A field of a message of a kind that the encoder never looks for, such as a list where a name belongs.
+        raise RefusedError("a field of a message is of the wrong kind", where="messages") from None
     return _tokens(segments, tokenizer, images)
 
 
