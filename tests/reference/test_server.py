@@ -251,6 +251,7 @@ def test_tokens_to_text_and_back(served: Served) -> None:
         ),
         ({"messages": [{"role": "nobody", "content": "x"}]}, 400, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": ["a"]}]}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
         ({"temperature": 3}, 400, "temperature"),
         ({"n": 1000}, 400, "n"),
         ({"reasoning_effort": "extreme"}, 400, "reasoning_effort"),

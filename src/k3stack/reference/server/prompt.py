@@ -138,6 +138,9 @@ def _refuse_video(messages: Sequence[Any]) -> None:
 
 
 def _tokens(segments: Sequence[Segment], tokenizer: Tokenizer, images: Sequence[SeenImage]) -> Prompt:
+    if len(images) != sum(segment.special and segment.text == IMAGE_PLACEHOLDER for segment in segments):
+        hint = "Give image_url: {url: ...}"
+        raise RefusedError("an image part without an address", where="messages", hint=hint)
     tokens: list[int] = []
     pictures: list[Picture] = []
     for segment in segments:
