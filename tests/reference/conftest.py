@@ -70,10 +70,8 @@ class Served:
 
     host: Host
     url: str
-
-    @property
-    def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=120)
+    client: openai.OpenAI
+    http: httpx.Client
 
     def idle(self) -> bool:
         """Whether nothing runs and nothing leaked."""
@@ -99,8 +97,13 @@ def served(tiny: Path) -> Iterator[Served]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    httpx.get(f"{url}/health", timeout=30).raise_for_status()
-    yield Served(host, url)
+    limits = httpx.Limits(max_connections=200)
+    with (
+        httpx.Client(base_url=url, timeout=120, limits=limits) as http,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as client,
+    ):
+        http.get("/health").raise_for_status()
+        yield Served(host, url, client, http)
     server.should_exit = True
     thread.join(30)
     host.worker.stop()

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 from typer.testing import CliRunner
 
 from k3stack.cli.main import app
@@ -34,7 +33,7 @@ def test_the_example_runs(served: Served) -> None:
 
 
 def test_every_path_answers(served: Served) -> None:
-    listed = re.search(r"There are (.+)", httpx.get(f"{served.url}/x").json()["error"]["message"])
+    listed = re.search(r"There are (.+)", served.http.get("/x").json()["error"]["message"])
     assert listed is not None
     for path in re.findall(r"`(?:GET|POST) (/[a-z0-9/_]+)", PAGE):
         assert path in listed[1], path

@@ -67,8 +67,8 @@ def ways(model: K3, made: list[tuple[int, ...]], tokens: int, dtype: torch.dtype
 
 
 def test_greedy_tokens_are_the_same_in_float32(small_model: K3) -> None:
-    found = ways(small_model, prompts(5, 90), 6, torch.float32)
-    assert len({str(answer) for answer in found["alone"]}) == 5
+    found = ways(small_model, prompts(4, 70), 4, torch.float32)
+    assert len({str(answer) for answer in found["alone"]}) == 4
     for way, answers in found.items():
         assert answers == found["alone"], way
 

@@ -84,12 +84,12 @@ def test_sampled_answers_have_the_same_distribution_with_a_draft() -> None:
         engine = Engine(FakeModel(), options(slots=64, draft_tokens=drafted), [], draft)
         requests = [
             Request(str(n), prompt, Sampling(temperature=1.5, top_k=4, max_tokens=sampling.max_tokens, seed=n))
-            for n in range(1500)
+            for n in range(500)
         ]
         found = np.zeros((3, VOCABULARY))
         for tokens in engine.run(requests).values():
             for place, token in enumerate(tokens):
                 found[place, token.id] += 1
-        counts.append(found / 1500)
-    # Half the sum of absolute differences; two samples of 1500 over few tokens differ by about 0.03.
-    assert np.abs(counts[0] - counts[1]).sum(axis=1).max() / 2 < 0.08
+        counts.append(found / 500)
+    # Half the sum of absolute differences; two samples of 500 over few tokens differ by about 0.05.
+    assert np.abs(counts[0] - counts[1]).sum(axis=1).max() / 2 < 0.13

@@ -53,14 +53,14 @@ def test_fast_arithmetic_agrees_to_rounding(folder: Folder, model: K3) -> None:
     assert_close(fast.logits(run(fast, tokens, [40, 20])), model.logits(run(model, tokens, [60])), torch.float32)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(seeds, st.lists(st.integers(1, 8), min_size=1, max_size=5))
 def test_where_a_prompt_is_cut_changes_no_bit(model: K3, seed: int, lengths: list[int]) -> None:
     tokens = Numbers(seed, torch.float32).tokens(sum(lengths))
     assert torch.equal(run(model, tokens, lengths), run(model, tokens, [len(tokens)]))
 
 
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(seeds, st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=2, max_size=5))
 def test_what_else_is_in_a_batch_changes_no_bit(model: K3, seed: int, sizes: list[tuple[int, int]]) -> None:
     """Sequences with different pasts, some decoding, some in prefill, in one pass against each alone."""
@@ -88,7 +88,7 @@ def test_a_reused_slot_and_reused_pages_leave_nothing_behind(model: K3) -> None:
     assert not memory.recurrent[:, 0].any() and not memory.conv[:, 0].any()
 
 
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(seeds, st.integers(1, 5), st.integers(0, 3))
 def test_rejected_tokens_are_taken_back(model: K3, seed: int, guessed: int, start: int) -> None:
     """A pass with a trail, of which only some tokens are kept, then the true tokens: as if nothing was guessed."""
@@ -128,7 +128,7 @@ def test_images_take_the_place_of_embeddings(folder: Folder) -> None:
 
 def test_weights_kept_quantised_compute_the_same(folder: Folder) -> None:
     tokens = Numbers(8, torch.float32).tokens(4)
-    for scheme in ("mxfp4", "nvfp4-mixed", "nvfp4-experts", "fp8-block", "bf16"):
+    for scheme in ("mxfp4", "nvfp4-mixed", "fp8-block"):
         once, every_use = load_model(folder(scheme)), load_model(folder(scheme), keep_quantised=True)
         assert torch.equal(run(once, tokens, [4]), run(every_use, tokens, [4])), scheme
 
@@ -153,3 +153,23 @@ def test_pieces_must_tile_the_tokens(model: K3) -> None:
 def test_an_unusable_dtype_is_refused(folder: Folder) -> None:
     with pytest.raises(UsageError, match="float16"):
         load_model(folder("mxfp4"), dtype=torch.float16)
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(seeds, st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(1, 4))
+def test_long_sequences_on_any_number_of_threads_change_no_bit(
+    model: K3, seed: int, lengths: list[int], threads: int
+) -> None:
+    """Over several tiles of rows, and with a library that shares its products out in other ways."""
+    tokens = Numbers(seed, torch.float32).tokens(min(sum(lengths), 80))
+    cut, left = [], len(tokens)
+    for length in lengths:
+        cut.append(min(length, left))
+        left -= cut[-1]
+    torch.set_num_threads(threads)
+    try:
+        pieces = [length for length in cut if length]
+        assert torch.equal(run(model, tokens, pieces), run(model, tokens, [1] * len(tokens)))
+    finally:
+        torch.set_num_threads(1)

@@ -51,6 +51,9 @@ def chat_prompt(
         )
     except InputError as error:
         raise RefusedError(error.what, where=error.where or "messages", hint=error.hint) from None
+    except (TypeError, AttributeError, KeyError, ValueError):
+        # A field of a message of a kind that the encoder never looks for, such as a list where a name belongs.
+        raise RefusedError("a field of a message is of the wrong kind", where="messages") from None
     return _tokens(segments, tokenizer, images)
 
 
@@ -135,6 +138,9 @@ def _refuse_video(messages: Sequence[Any]) -> None:
 
 
 def _tokens(segments: Sequence[Segment], tokenizer: Tokenizer, images: Sequence[SeenImage]) -> Prompt:
+    if len(images) != sum(segment.special and segment.text == IMAGE_PLACEHOLDER for segment in segments):
+        hint = "Give image_url: {url: ...}"
+        raise RefusedError("an image part without an address", where="messages", hint=hint)
     tokens: list[int] = []
     pictures: list[Picture] = []
     for segment in segments:
