@@ -371,17 +371,10 @@ def test_killed_at_twenty_random_moments(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_shard(wide: Path, tmp_path: Path) -> None:
     """Peak memory of converting one shard in a process of its own, under 1 GiB by far."""
     code = (
-<<<<<<< HEAD
-        "import sys; from pathlib import Path; from k3stack.checkpoint.convert.run import Conversion; "
-        "from k3stack.spec import Scheme; Conversion(Path(sys.argv[1]), Path(sys.argv[2]), Scheme.NVFP4_MIXED).run(); "
-        # VmHWM and not ru_maxrss, which a new process inherits from the one that started it, PyTorch and all
-        "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
-=======
         "import re, sys; from pathlib import Path; from k3stack.checkpoint.convert.run import Conversion; "
         "from k3stack.spec import Scheme; Conversion(Path(sys.argv[1]), Path(sys.argv[2]), Scheme.NVFP4_MIXED).run(); "
         # Not getrusage: its peak begins with that of the process that started this one, which may hold torch.
         "print(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])"
->>>>>>> refserve
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, str(wide), str(tmp_path / "out")], capture_output=True, text=True, check=True
