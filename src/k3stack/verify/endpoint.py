@@ -123,7 +123,7 @@ class Endpoint:
         """A streamed answer, put together.
 
         Args:
-            leave_after: close the connection once this many pieces of text have come.
+            leave_after: close the connection once this many events have come.
 
         Raises:
             Refused: an error status.
@@ -145,7 +145,7 @@ class Endpoint:
             ended = True
             async for line in _lines(response):
                 reader.line(line)
-                if leave_after is not None and reader.pieces >= leave_after:
+                if leave_after is not None and reader.events >= leave_after:
                     ended = False
                     break
         return self._keep(reader.finish(True)) if ended else reader.finish(False)

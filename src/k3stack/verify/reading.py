@@ -70,12 +70,13 @@ class StreamReader:
         self._chances: list[TokenChance] = []
         self._faults: list[str] = []
         self._times: list[float] = []
+        self._events = 0
         self._done = False
 
     @property
-    def pieces(self) -> int:
-        """How many events with text or a call have arrived."""
-        return len(self._times)
+    def events(self) -> int:
+        """How many events have arrived, with text or without."""
+        return self._events
 
     def line(self, line: str) -> None:
         """Take one line of the stream."""
@@ -103,6 +104,7 @@ class StreamReader:
         self._event(event)
 
     def _event(self, event: dict[str, Any]) -> None:
+        self._events += 1
         if "error" in event:
             self._fault(f"an error inside the stream: {json.dumps(event['error'])[:200]}")
             return

@@ -132,14 +132,14 @@ class Session:
         return list(await asyncio.gather(*(one(body) for body in bodies)))
 
     async def leave(self, bodies: Iterable[dict[str, Any]], after: int) -> int:
-        """Begin these requests, and close each connection once so many pieces have come; how many came that far."""
+        """Begin these requests and close each connection after so many events; how many had not ended by then."""
 
         async def one(body: dict[str, Any]) -> bool:
             try:
-                await self.endpoint.stream(body, leave_after=after)
+                left = await self.endpoint.stream(body, leave_after=after)
             except (Refused, Lost):
                 return False
-            return True
+            return not left.finish
 
         return sum(await asyncio.gather(*(one(body) for body in bodies)))
 

@@ -39,14 +39,16 @@ async def needles_32(session: Session) -> Verdict:
 
 
 async def _needles(session: Session, at_once: int, waves: int) -> Verdict:
-    judge = _untrained_wave if session.untrained else _trained_wave
     if session.untrained and not session.dialect.greedy:
         return not_applicable("random weights recall nothing, and answers do not repeat: temperature 0 is refused")
+    known = await _asked_alone(session, at_once) if session.untrained else []
     waves_done = []
     for number in range(waves):
         if number:
             await _leave_some(session, at_once // 2)
-        waves_done.append(await judge(session, at_once, streamed=number % 2 == 1))
+        streamed = number % 2 == 1
+        wave = _untrained_wave(session, known, streamed) if known else _trained_wave(session, at_once, streamed)
+        waves_done.append(await wave)
     faults = [fault for wave in waves_done for fault in wave.faults]
     total = at_once * waves
     right = total - len(faults)
@@ -96,11 +98,16 @@ def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int
     return f"it answers {outcome.content[:60]!r} instead of {code}"
 
 
-async def _untrained_wave(session: Session, at_once: int, streamed: bool) -> _Wave:
+async def _asked_alone(session: Session, count: int) -> list[tuple[dict[str, Any], Answer]]:
+    """Requests with the answers that they get one after another; asked once, since a model on a CPU takes seconds."""
+    bodies = [_untrained_body(session) for _ in range(count)]
+    return [(body, await session.endpoint.chat(body)) for body in bodies]
+
+
+async def _untrained_wave(session: Session, known: list[tuple[dict[str, Any], Answer]], streamed: bool) -> _Wave:
     """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served."""
-    bodies = [_untrained_body(session) for _ in range(at_once)]
-    alone = [await session.endpoint.chat(body) for body in bodies]
-    outcomes = await session.together(bodies, streamed)
+    outcomes = await session.together([body for body, _ in known], streamed)
+    alone = [answer for _, answer in known]
     faults = []
     for number, (outcome, own) in enumerate(zip(outcomes, alone, strict=True)):
         if not isinstance(outcome, Answer):
