@@ -231,7 +231,7 @@ def _passed(reader: PhaseReader, before: str, size_bytes: int | None) -> Iterato
 def _status(reader: PhaseReader, now: float, size_bytes: int | None, probe: ReadyProbe) -> str:
     said = f"{now:7.1f} s  {reader.title}"
     done = reader.progress.get(reader.current)
-    if done is not None and done.share < 1:
+    if done is not None and 0 < done.share < 1:
         said += f" {done.share:.0%}"
         spent = done.at_s - reader.began_s[reader.current]
         if reader.current == "load" and size_bytes and spent > 0.5:

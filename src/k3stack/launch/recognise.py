@@ -264,6 +264,12 @@ def _from_signal(ended: Ended, engine: str | None) -> Iterator[Cause]:
             yield _cause(one, None, f"the process {ended}", {})
 
 
+def _is_echo(line: str) -> bool:
+    """Whether a line only says that something else failed."""
+    patterns = (pattern for one in failures() if one.symptom for pattern in one.patterns)
+    return any(_compiled(pattern).search(line) for pattern in patterns)
+
+
 def _first_error(log: _Text) -> str | None:
     """The first line with the form of an error, past the log's prefixes."""
     for number in range(log.number(max(log.ready_at, 0)), len(log.starts) + 1):
@@ -271,6 +277,6 @@ def _first_error(log: _Text) -> str | None:
         if _CALM.search(line):
             continue
         bare = _bare(line).strip()
-        if _ERROR_LINE.match(bare) and not bare.startswith(("EngineDeadError", "vllm.v1.engine.exceptions")):
+        if _ERROR_LINE.match(bare) and not _is_echo(bare):
             return bare[:400]
     return None
