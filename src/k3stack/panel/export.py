@@ -31,9 +31,11 @@ __all__ = ["Site", "export"]
 Report = Callable[[int, "int | None", str], None]
 
 _OWN = frozenset(
-    ("data", "index.html", "panel.css", "icon.svg", "about.js", "source.js")
-    + SCRIPTS
-    + tuple(f"strings.{language}.js" for language in LANGUAGES)
+    (
+        *("data", "index.html", "panel.css", "icon.svg", "about.js", "source.js"),
+        *SCRIPTS,
+        *(f"strings.{language}.js" for language in LANGUAGES),
+    )
 )
 """What a site consists of."""
 
