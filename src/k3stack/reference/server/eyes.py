@@ -54,7 +54,7 @@ class Eyes:
         spec = self._model.spec.vision
         assert spec is not None
         height, width = pixels.shape[:2]
-        size = image_size(width, height, spec)
+        size = image_size(width, height, spec, self._model.image_limits)
         if (size.width, size.height) != (width, height):
             resized = Image.fromarray(pixels).resize((size.width, size.height), Image.Resampling.BICUBIC)
             pixels = np.asarray(resized)
