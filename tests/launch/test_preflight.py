@@ -88,6 +88,7 @@ BAD = [
     ("driver", {"driver": "575.57.08"}, "fail"),
     ("driver", {"driver": None}, "fail"),
     ("gpu-memory", {"gpus": (replace(B300, free_bytes=100 * GIB), *GOOD.gpus[1:])}, "fail"),
+    ("gpu-memory", {"gpus": GOOD.gpus[:4]}, "pass"),
     ("gpu-processes", {"processes": (GpuProcess(3, 77, "VLLM::Worker_TP3", 130 * GIB),)}, "warn"),
     ("gpu-processes", {"processes": None}, "not applicable"),
     ("nvlink", {"links": (GpuLinks(0, 17, 18, "completed"),)}, "fail"),

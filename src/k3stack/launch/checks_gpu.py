@@ -58,7 +58,7 @@ def gpu_memory(facts: Facts) -> Finding:
     short = [one for one in facts.gpus if one.free_bytes < wanted.utilization * one.memory_bytes]
     least = min(facts.gpus, key=lambda one: one.free_bytes / one.memory_bytes)
     said = f"least: {format_bytes(least.free_bytes)} of {format_bytes(least.memory_bytes)} on GPU {least.index}"
-    if len(facts.gpus) - len(short) < wanted.gpus:
+    if len(facts.gpus) - len(short) < min(wanted.gpus, len(facts.gpus)):  # GPUs that are missing are told above
         need = f"{wanted.utilization:.0%} is asked for"
         fix = "End the processes that hold it (next line), or plan with a lower --utilization."
         source = "github.com/mnmehta/kimi-k3, docs/tp8-pp2-h200-deployment-issues.md, 2026-09-22"
