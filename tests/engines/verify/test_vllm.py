@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engines
 
 # What does not depend on K3's template, parsers and vision.
 MECHANICS = (
-    "models", "usage", "prefix-cache", "max-tokens", "overflow", "logprobs", "cancel", "malformed", "isolation",
+    "models", "usage", "prefix-cache", "max-tokens", "overflow", "logprobs", "malformed", "isolation",
     "slow-clients", "injection", "speed",
 )  # fmt: skip
 
@@ -23,6 +23,9 @@ def test_the_mechanics_of_a_real_vllm_pass(tmp_path: Path) -> None:
         report = run_checks(Target(f"http://127.0.0.1:{port}", weights=Weights.RANDOM), Level.FULL)
     found = {one: report.result(one).summary for one in MECHANICS if report.result(one).status is not Status.PASS}
     assert found == {}
+    # On a quick machine the longest answer that this small context allows ends before a cancellation can be told.
+    cancel = report.result("cancel")
+    assert cancel.status is Status.PASS or "by itself" in cancel.summary, cancel.summary
     assert report.counts[Status.ERROR] == 0
     for check_id in ("needles-8", "needles-32", "prefix-fresh"):
         assert report.result(check_id).status is not Status.FAIL, report.result(check_id).summary
