@@ -105,7 +105,7 @@ def compare_speed(folder: Path, python: str | None) -> None:
 def worst_gap(model: K3, long: int, chunk: int) -> tuple[float, int]:
     """The longest wait of an answering request for its next token while a long prompt is read; and how many it got."""
     options = EngineOptions(
-        context=long + 64, slots=2, latent_dtype=torch.bfloat16, chunk_tokens=chunk, snapshot_bytes=0
+        context=2 * long, slots=2, latent_dtype=torch.bfloat16, chunk_tokens=chunk, snapshot_bytes=0
     )
     engine = Engine(model, options)
     endless = Sampling(temperature=0, max_tokens=long, ignore_eos=True)
