@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from k3stack.launch.down import down
-from k3stack.launch.ports import free_port
 from k3stack.launch.process import processes_of
 from k3stack.launch.state import Store
+from k3stack.ports import free_port
 from tests.engines.guard.vllm_cpu import MAKE_LLAMA, vllm_cpu_python
 
 pytestmark = pytest.mark.engines

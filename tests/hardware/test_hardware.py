@@ -74,7 +74,7 @@ SMI = "0, NVIDIA H200, 143771, 615, 143156, 580.159.04\n1, NVIDIA H200, 143771, 
 
 
 def fake_tool(monkeypatch: pytest.MonkeyPatch, name: str, text: str | None) -> None:
-    monkeypatch.setattr(machine, "_tool", lambda *command: text if command[0] == name else None)
+    monkeypatch.setattr(machine, "vendor_tool", lambda *command: text if command[0] == name else None)
 
 
 def test_nvidia_smi_where_nvml_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

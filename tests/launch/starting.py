@@ -12,10 +12,10 @@ import pytest
 
 from k3stack.launch.chosen import Asked
 from k3stack.launch.follow import Patience
-from k3stack.launch.ports import free_port
 from k3stack.launch.process import processes_of
 from k3stack.launch.state import Store
 from k3stack.launch.up import Options, Steps, Up, up
+from k3stack.ports import free_port
 
 __all__ = ["Bench", "bench"]
 

@@ -34,9 +34,9 @@ from k3stack.launch.facts import (
     Wanted,
 )
 from k3stack.launch.findings import Status
-from k3stack.launch.ports import free_port, holder_of, listeners
 from k3stack.launch.preflight import preflight
 from k3stack.launch.rendezvous import parse_address, reach, wait_for
+from k3stack.ports import free_port, holder_of, listeners
 from k3stack.spec.schemes import Scheme
 from tests.cli.run import k3
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 
-from k3stack.errors import UnavailableError
 from k3stack.guard.app import GuardApp
 from k3stack.guard.journal import JournalHandler
 from k3stack.guard.settings import Settings
+from k3stack.ports import require_free
 from k3stack.values import dump, load
 
 __all__ = ["application", "serve"]
@@ -40,13 +39,7 @@ def serve(settings: Settings, host: str, port: int, drain_s: int) -> None:
     from granian.http import HTTP1Settings
     from granian.server import Server
 
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            hint = "Choose another with --port"
-            raise UnavailableError(f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint) from None
+    require_free(host, port)
     os.environ[_SETTINGS] = json.dumps(dump(settings))
     server = Server(
         "k3stack.guard.serve:application",

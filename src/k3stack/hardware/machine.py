@@ -16,7 +16,7 @@ from typing import Any
 from k3stack.hardware.disk import Disk, disks
 from k3stack.hardware.table import Gpu, recognise
 
-__all__ = ["FoundGpu", "Machine", "Nic", "look", "plannable"]
+__all__ = ["FoundGpu", "Machine", "Nic", "look", "plannable", "vendor_tool"]
 
 _TOOL_SECONDS = 20
 
@@ -125,7 +125,7 @@ def _nvidia(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
 
 def _nvidia_smi(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
     fields = "index,name,memory.total,memory.reserved,memory.free,driver_version"
-    text = _tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+    text = vendor_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     if text is None:
         missing.append("NVIDIA GPUs: none (neither the driver's library nor nvidia-smi answers)")
         return [], None
@@ -143,7 +143,7 @@ def _nvidia_smi(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
 
 def _amd(missing: list[str]) -> list[FoundGpu]:
     """AMD GPUs through rocm-smi."""
-    text = _tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    text = vendor_tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
     if text is None:
         missing.append("AMD GPUs: none (no rocm-smi)")
         return []
@@ -174,7 +174,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _tool(*command: str) -> str | None:
+def vendor_tool(*command: str) -> str | None:
     """What a vendor's tool prints, or None if it is absent or fails."""
     if shutil.which(command[0]) is None:
         return None

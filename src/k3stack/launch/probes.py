@@ -28,7 +28,7 @@ from k3stack.launch.facts import (
     RdmaPort,
     Wanted,
 )
-from k3stack.launch.ports import holder_of, try_to_listen
+from k3stack.ports import holder_of, try_to_listen
 from k3stack.recipe.deployment import Deployment
 
 __all__ = [

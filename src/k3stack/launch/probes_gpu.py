@@ -6,16 +6,14 @@ Nothing here judges; what cannot be looked at is None.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
+from k3stack.hardware.machine import vendor_tool
 from k3stack.launch.facts import GpuLinks, GpuProcess
 
 __all__ = ["gpu_links", "gpu_processes", "imex_channels", "parse_nvlink_status", "parse_processes"]
 
-_TOOL_SECONDS = 20
 _MAX_LINKS = 18
 _FABRIC = {0: "not supported", 1: "not started", 2: "in progress", 3: "completed"}
 
@@ -24,10 +22,10 @@ def gpu_processes() -> tuple[GpuProcess, ...] | None:
     """Every process that holds memory of a GPU; None where nothing tells."""
     nvml = _nvml()
     if nvml is None:
-        apps = _tool(
+        apps = vendor_tool(
             "nvidia-smi", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"
         )
-        uuids = _tool("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
+        uuids = vendor_tool("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
         return None if apps is None or uuids is None else parse_processes(apps, uuids)
     found = []
     try:
@@ -60,7 +58,7 @@ def gpu_links() -> tuple[GpuLinks, ...] | None:
     """NVLink and fabric state of every GPU; None where nothing tells."""
     nvml = _nvml()
     if nvml is None:
-        status = _tool("nvidia-smi", "nvlink", "--status")
+        status = vendor_tool("nvidia-smi", "nvlink", "--status")
         return None if status is None else parse_nvlink_status(status)
     found = []
     try:
@@ -127,13 +125,3 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return "a process of another namespace"
-
-
-def _tool(*command: str) -> str | None:
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from k3stack.launch.launcher import Launched
-from k3stack.launch.ports import listeners
+from k3stack.ports import listeners
 
 __all__ = ["ReadyProbe"]
 
@@ -67,7 +67,7 @@ class ReadyProbe:
         holders = listeners(self.start.port)
         if not holders or holders & set(self.launched.processes()):
             return True
-        from k3stack.launch.ports import holder_of
+        from k3stack.ports import holder_of
 
         self.foreign = holder_of(self.start.port) or "another process"
         return False

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from k3stack.launch.knowledge import failure
 from k3stack.launch.launcher import Launched
-from k3stack.launch.ports import holder_of
 from k3stack.launch.recognise import Cause, Diagnosis, Ended, recognise
+from k3stack.ports import holder_of
 
 __all__ = ["after_end", "alarm", "foreign_door", "full_disks", "refused_request", "stopped_process", "stuck"]
 

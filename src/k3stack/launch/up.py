@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -223,40 +223,33 @@ def _forget(store: Store, run_id: str) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def _handled(numbers: Iterable[int], handler: Any) -> Iterator[None]:
+    """Send these signals to `handler` until the block ends; outside the main thread they are somebody else's."""
+    try:
+        before = {number: signal.signal(number, handler) for number in numbers}
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _interruptible() -> AbstractContextManager[None]:
     """SIGTERM and SIGHUP end us as Ctrl-C does: by an exception that cleans up on its way."""
 
     def interrupt(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
     # Under nohup SIGHUP is ignored already, and stays so.
-    numbers = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
-    try:
-        before = {number: signal.signal(number, interrupt) for number in numbers}
-    except ValueError:  # not in the main thread: signals are somebody else's
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    kept = (one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN)
+    return _handled(kept, interrupt)
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
+def _undisturbed() -> AbstractContextManager[None]:
     """Cleaning up is not interrupted: a second Ctrl-C would only leave something behind."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    try:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)
 
 
 def _start(

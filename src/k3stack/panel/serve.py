@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 
-from k3stack.errors import UnavailableError
 from k3stack.panel.app import PanelApp
+from k3stack.ports import require_free
 
 __all__ = ["application", "serve"]
 
@@ -31,13 +30,7 @@ def serve(host: str, port: int, names: tuple[str, ...] = ()) -> None:
     from granian.constants import Interfaces
     from granian.server import Server
 
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            hint = "Choose another with --port."
-            raise UnavailableError(f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint) from None
+    require_free(host, port)
     os.environ[_HOSTS] = json.dumps([f"[{host}]" if ":" in host else host, *names])
     server = Server(
         "k3stack.panel.serve:application",

@@ -1,10 +1,9 @@
 """Tiny checkpoints and models, made once a session; one thread, since several fight over a busy machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from k3stack.checkpoint.tiny import TinyShape, write_tiny
 from k3stack.checkpoint.tiny_draft import write_tiny_draft
@@ -14,14 +13,6 @@ from k3stack.spec import Scheme
 SHAPE = TinyShape(
     heads=2, hidden=256, experts=8, experts_per_token=2, expert_width=128, dense_width=256, q_lora_rank=64
 )
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

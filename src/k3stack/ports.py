@@ -7,7 +7,9 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["free_port", "holder_of", "listeners", "try_to_listen"]
+from k3stack.errors import UnavailableError
+
+__all__ = ["free_port", "holder_of", "listeners", "require_free", "try_to_listen"]
 
 _LISTEN = "0A"
 
@@ -28,6 +30,18 @@ def try_to_listen(host: str, port: int) -> str | None:
         except OSError as error:
             return error.strerror or str(error)
     return None
+
+
+def require_free(host: str, port: int) -> None:
+    """Pass where a server may listen; called before it starts, since its own error comes from another process.
+
+    Raises:
+        UnavailableError: the address is taken, or is not this machine's.
+    """
+    said = try_to_listen(host, port)
+    if said is not None:
+        hint = "Choose another with --port."
+        raise UnavailableError(f"cannot listen: {said}", where=f"{host}:{port}", hint=hint)
 
 
 def free_port(host: str = "127.0.0.1") -> int:
