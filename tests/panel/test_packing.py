@@ -14,6 +14,7 @@ from k3stack.panel.answer import answer, at
 from k3stack.panel.compact import cell, compact, pooled
 from k3stack.panel.dimensions import start
 from k3stack.panel.pool import Pool
+from k3stack.panel.rows import selection
 from k3stack.panel.shard import shard
 from k3stack.panel.template import MARKERS, Template
 from k3stack.recipe.choice import Choice
@@ -102,9 +103,8 @@ def lines_of(written: dict[str, Any] | None) -> Any:
     ids=["vllm", "sglang", "split"],
 )
 def test_a_shard_holds_the_answers(choice: Choice) -> None:
-    text, count = shard([choice], lambda _: True)
-    value = json.loads(text)
-    assert count == 1
+    value = json.loads(shard([choice], set()))
+    assert len(value["states"]) == 1
     dice = random.Random(7)
     for form in (*Form, *Form):
         row, column = dice.randrange(len(CONTEXTS)), dice.randrange(len(CONCURRENCIES))
@@ -116,12 +116,11 @@ def test_a_shard_holds_the_answers(choice: Choice) -> None:
 
 
 def test_what_the_site_does_not_hold_cannot_be_taken() -> None:
-    text, _ = shard([start()], lambda one: one.gpu.id == "b300" and one.engine == "vllm")
-    value = json.loads(text)
+    value = json.loads(shard([start()], {selection(start()), selection(follow(("hardware", "b200")))}))
     pool = value["pool"]
     hardware = next(pool[row] for row in value["states"][0][1] if pool[row][0] == "hardware")
     reasons = {pool[shown][0]: pool[refused]["rule"] for shown, _, _, _, refused in hardware[1] if refused >= 0}
-    assert reasons["h200"] == "not-in-site" and reasons["h100"] == "vllm-no-h100"
+    assert "b200" not in reasons and reasons["h200"] == "not-in-site" and reasons["h100"] == "vllm-no-h100"
     assert all(to == -1 for _, _, to, _, refused in hardware[1] if refused >= 0)
 
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +13,7 @@ from k3stack.panel.about import CONCURRENCIES, CONTEXTS
 from k3stack.panel.answer import at
 from k3stack.panel.export import export
 from k3stack.panel.rows import selection
-from k3stack.panel.walk import Coverage, beginning, covered, reachable
+from k3stack.panel.walk import Coverage, beginning, reachable
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.render import Form
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
@@ -36,7 +36,7 @@ def browser() -> Iterator[Any]:
 @lru_cache(maxsize=1)
 def held() -> tuple[Choice, ...]:
     """What the tests' site holds: the choices nearest to its beginning, and as many of the others, to save time."""
-    choices = reachable([beginning(HELD)], partial(covered, coverage=HELD))
+    choices = reachable(beginning(HELD), HELD)
     near, far = choices[:FEW], choices[FEW:]
     return (*near, *random.Random(1).sample(far, FEW))
 
@@ -44,7 +44,7 @@ def held() -> tuple[Choice, ...]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "site"
-    with mock.patch("k3stack.panel.export.reachable", lambda begin, holds: list(held())):
+    with mock.patch("k3stack.panel.export.reachable", lambda begin, coverage, run: list(held())):
         written = export(folder, HELD.hardware)
     assert written.states == 2 * FEW and written.files < 40
     return folder

@@ -57,10 +57,11 @@ def _export(output: Output, folder: Path, hardware: list[str], all_releases: boo
     kinds = tuple(gpu(name).id for name in hardware)
     with output.progress("writing the site") as report:
         written = export(folder, kinds, all_releases, report)
+    kept = f" ({written.kept:,} of an earlier export)" if written.kept else ""
     output.result(
         written,
         lambda console: console.print(
-            f"{written.states:,} choices, {written.files} files, {written.size_bytes / 1e6:.1f} MB: "
+            f"{written.states:,} choices{kept}, {written.files} files, {written.size_bytes / 1e6:.1f} MB: "
             f"open {written.folder}/index.html"
         ),
     )

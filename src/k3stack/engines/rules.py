@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date
+from enum import Enum
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -134,16 +135,39 @@ def rules(engine: str) -> tuple[Rule, ...]:
         raise InputError(first["msg"], where=f"{engine}.yaml: {'.'.join(map(str, first['loc']))}") from error
 
 
-def applying(engine: str, facts: Mapping[str, Any]) -> Iterator[Rule]:
+def applying(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that shape a command for these facts, in file order."""
-    return (rule for rule in rules(engine) if not rule.refuse and not rule.is_check and rule.applies(facts))
+    return _about(engine, _Kind.SHAPES, frozenset(facts.items()))
 
 
-def refusals(engine: str, facts: Mapping[str, Any]) -> Iterator[Rule]:
+def refusals(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that do not allow this selection."""
-    return (rule for rule in rules(engine) if rule.refuse and not rule.is_check and rule.applies(facts))
+    return _about(engine, _Kind.REFUSES, frozenset(facts.items()))
 
 
-def checks(engine: str, facts: Mapping[str, Any]) -> Iterator[Rule]:
+def checks(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The checks of a finished command that concern these facts."""
-    return (rule for rule in rules(engine) if rule.is_check and rule.applies(facts))
+    return _about(engine, _Kind.CHECKS, frozenset(facts.items()))
+
+
+class _Kind(Enum):
+    SHAPES = "shapes"
+    REFUSES = "refuses"
+    CHECKS = "checks"
+
+
+@lru_cache(maxsize=16_384)  # planner and page ask about the same facts hundreds of times
+def _about(engine: str, kind: _Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
+    known = dict(facts)
+    return tuple(rule for rule in _of_kind(engine, kind) if rule.applies(known))
+
+
+@lru_cache
+def _of_kind(engine: str, kind: _Kind) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules(engine) if _kind(rule) is kind)
+
+
+def _kind(rule: Rule) -> _Kind:
+    if rule.is_check:
+        return _Kind.CHECKS
+    return _Kind.REFUSES if rule.refuse else _Kind.SHAPES

@@ -6,9 +6,8 @@ Whatever ends it early (a refusal, a dead engine, Ctrl-C, SIGKILL) leaves nothin
 from __future__ import annotations
 
 import secrets
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from k3stack.launch.preflight import preflight, wanted_for
 from k3stack.launch.start import PATCHES, Start, node_commands, start_of
 from k3stack.launch.state import Run, Store, own_identity
 from k3stack.launch.verifying import Verified, verify
+from k3stack.signals import interruptible, undisturbed
 
 __all__ = ["Options", "Steps", "Up", "dry_run", "up"]
 
@@ -179,7 +179,7 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
     Raises:
         UsageError: an endpoint of this name runs already.
     """
-    with _interruptible():
+    with interruptible():
         folder = store.run_folder(run_id)
         run = Run(
             name=options.name,
@@ -199,7 +199,7 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
                 change.state = change.state.with_run(run)
             yield run, folder
         except BaseException:
-            with _undisturbed():
+            with undisturbed():
                 _forget(store, run_id)
             raise
 
@@ -220,36 +220,6 @@ def _forget(store: Store, run_id: str) -> None:
     """Take a run out of the state; on a full disk it stays there, as one of which nothing runs, and hides no reason."""
     with suppress(UnavailableError), store.change() as change:
         change.state = change.state.without(run_id)
-
-
-@contextmanager
-def _handled(numbers: Iterable[int], handler: Any) -> Iterator[None]:
-    """Send these signals to `handler` until the block ends; outside the main thread they are somebody else's."""
-    try:
-        before = {number: signal.signal(number, handler) for number in numbers}
-    except ValueError:
-        before = {}
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
-
-
-def _interruptible() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP end us as Ctrl-C does: by an exception that cleans up on its way."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    # Under nohup SIGHUP is ignored already, and stays so.
-    kept = (one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN)
-    return _handled(kept, interrupt)
-
-
-def _undisturbed() -> AbstractContextManager[None]:
-    """Cleaning up is not interrupted: a second Ctrl-C would only leave something behind."""
-    return _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)
 
 
 def _start(
@@ -302,7 +272,7 @@ def _start(
         return Up(answer, reason, verified=verified, url=start.url if handed_over else None, **about)
     finally:
         if not handed_over:
-            with _undisturbed():
+            with undisturbed():
                 steps.status("stopping")
                 left = launched.end()
                 _forget(store, run.id)

@@ -30,7 +30,7 @@ from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form, render
 from k3stack.values import Origin, dump
 
-__all__ = ["FILES", "Answer", "answer", "at", "describe", "remembered"]
+__all__ = ["FILES", "Answer", "answer", "at", "describe", "remembered", "written"]
 
 FILES = {
     Form.DOCKER: "k3-docker.sh",
@@ -190,7 +190,7 @@ def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, sho
         rows=shown,
         memory=tuple(_memory(one.role, one.plan) for one in found.roles),
         unknown=found.unknown,
-        written=_written(deployment, form) if found.yes else None,
+        written=written(deployment, form) if found.yes else None,
         forms=_forms(choice.gpu.id, deployment),
         command=recipe_words(choice, form),
         client=client_snippets(deployment),
@@ -246,7 +246,8 @@ def _item(line: Line) -> Bytes:
     return Bytes(line.what, line.size_bytes, line.origin, line.formula, kind)
 
 
-def _written(deployment: Deployment, form: Form) -> Written:
+def written(deployment: Deployment, form: Form) -> Written:
+    """The command in one form, with its reasons."""
     try:
         text = render(deployment, form)
     except NotKnownError as error:

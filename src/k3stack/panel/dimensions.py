@@ -285,13 +285,18 @@ FOLLOWING = ("kv_dtype", "utilization", "batched_tokens")
 
 def usual(choice: Choice) -> dict[str, Any]:
     """Those settings as the engine usually has them, or as they were published with the layout in use."""
+    return _usual(choice.engine, choice.gpu, choice.serving, choice.goal, (choice.layout, choice.prefill))
+
+
+@lru_cache(maxsize=4_096)
+def _usual(engine: str, kind: Gpu, serving: Serving, goal: Goal, pair: Pair) -> dict[str, Any]:
     found = {
-        "kv_dtype": KV_STANDARD[choice.engine],
-        "utilization": UTILIZATION_STANDARD[choice.engine],
+        "kv_dtype": KV_STANDARD[engine],
+        "utilization": UTILIZATION_STANDARD[engine],
         "batched_tokens": Workload().batched_tokens,
     }
-    known = suggestion(choice.engine, choice.gpu, choice.serving, choice.goal)
-    if known is not None and (known.layout, known.prefill) == (choice.layout, choice.prefill):
+    known = suggestion(engine, kind, serving, goal)
+    if known is not None and (known.layout, known.prefill) == pair:
         found.update((name, value) for name, value in known.workload if name in FOLLOWING)
     return found
 
@@ -299,6 +304,8 @@ def usual(choice: Choice) -> dict[str, Any]:
 def with_usual(before: Choice, after: Choice) -> Choice:
     """The changed choice with those settings that were as usual as usual again."""
     was, now = usual(before), usual(after)
+    if was == now:
+        return after
     moved = {
         name: now[name]
         for name in FOLLOWING

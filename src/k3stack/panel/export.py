@@ -1,28 +1,33 @@
 """The page as a site of files, which opens from a disk or any web server, with the network off.
 
 The answers are asked of the same functions as the served page's, for every choice that clicks lead to and every stop
-of the sliders, and written down: nothing is computed a second time in another language. One small file for each GPU,
-engine and release is loaded when it is needed.
+of the sliders, and written down: nothing is computed a second time in another language. One file for each GPU, engine
+and release is loaded when it is needed.
+
+All files are made in a folder of their own and change places with those of an earlier export at the end. What an
+interrupted or an earlier export made is kept if the same question would give the same answer.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import get_context, parent_process
+from functools import lru_cache
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
-from threading import Thread
 
 from k3stack.errors import InputError, UsageError
-from k3stack.files import write_text
+from k3stack.files import sync_folder, write_text
 from k3stack.panel.about import about
 from k3stack.panel.files import LANGUAGES, POLICY, SCRIPTS, call, page, strings
 from k3stack.panel.rows import selection
 from k3stack.panel.shard import name_of, shard
-from k3stack.panel.walk import Coverage, beginning, covered, reachable
+from k3stack.panel.walk import Coverage, beginning, reachable
+from k3stack.panel.workers import workers
+from k3stack.plan.site import saved
 from k3stack.recipe.choice import Choice
 from k3stack.values import dump
 
@@ -30,9 +35,12 @@ __all__ = ["Site", "export"]
 
 Report = Callable[[int, "int | None", str], None]
 
+_DATA, _PART, _OLD = "data", "data.part", "data.old"
+"""The answers, those that an export is making, and those that it replaces."""
+
 _OWN = frozenset(
     (
-        *("data", "index.html", "panel.css", "icon.svg", "about.js", "source.js"),
+        *(_DATA, _PART, _OLD, "index.html", "panel.css", "icon.svg", "about.js", "source.js"),
         *SCRIPTS,
         *(f"strings.{language}.js" for language in LANGUAGES),
     )
@@ -42,11 +50,18 @@ _OWN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What was written."""
+    """What was written.
+
+    Attributes:
+        covers: what the site is limited to, in words; empty when it holds everything.
+        states: choices in it.
+        kept: how many of these an earlier export had made.
+    """
 
     folder: str
     covers: tuple[str, ...]
     states: int
+    kept: int
     files: int
     size_bytes: int
 
@@ -54,7 +69,7 @@ class Site:
 def export(
     folder: Path, hardware: tuple[str, ...] = (), all_releases: bool = False, report: Report | None = None
 ) -> Site:
-    """Write the site.
+    """Write the site. Interrupted, it goes on where it was when it is called again.
 
     Args:
         folder: made if it is not there; only files of an earlier export are replaced.
@@ -69,18 +84,18 @@ def export(
     coverage = Coverage(hardware, all_releases)
     begin = _begin(coverage)
     _prepare(folder)
-    told(0, None, "finding the choices")
-    choices = reachable([begin], partial(covered, coverage=coverage))
-    shards = _grouped(choices)
-    written = list(_written(shards, frozenset(choices), told))
-    for name, text, _ in written:
-        write_text(folder / "data" / f"{name}.js", f'K3.shard("{name}",{text});\n')
-    names = sorted(name for name, _, _ in written)
-    facts = {**dump(about(begin, served=False, covers=coverage.words())), "shards": names}
+    with workers() as pool:
+        told(0, None, "finding the choices")
+        choices = reachable(begin, coverage, pool.map)
+        jobs = _jobs(folder, choices)
+        kept = sum(job.keep() for job in jobs)
+        _make([job for job in jobs if not job.made], pool, kept, len(choices), told)
+    _exchange(folder, {job.path.name for job in jobs})
+    facts = {**dump(about(begin, served=False, covers=coverage.words())), "shards": sorted(job.name for job in jobs)}
     _pages(folder, call("about", facts))
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
-    return Site(str(folder), coverage.words(), sum(count for _, _, count in written), len(files), size)
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    size = sum(path.stat().st_size for path in written)
+    return Site(str(folder), coverage.words(), len(choices), kept, len(written), size)
 
 
 def _begin(coverage: Coverage) -> Choice:
@@ -97,52 +112,107 @@ def _prepare(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         foreign = sorted({path.name for path in folder.iterdir()} - _OWN)
         if not foreign:
-            (folder / "data").mkdir(exist_ok=True)
-            for old in (folder / "data").glob("*.js"):
-                old.unlink()
+            (folder / _PART).mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", where=folder) from error
     if foreign:
         raise InputError(f"holds other files: {foreign[0]}", where=folder, hint="Give an empty or a new folder.")
 
 
-def _grouped(choices: Iterable[Choice]) -> dict[str, list[Choice]]:
-    found: dict[str, list[Choice]] = {}
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One file to make.
+
+    Attributes:
+        held: all selections of the site.
+        mark: the file's last line, which says what was asked: the choices, and all that an answer depends on.
+    """
+
+    folder: Path
+    name: str
+    choices: tuple[Choice, ...]
+    held: frozenset[str]
+    mark: str
+
+    @property
+    def path(self) -> Path:
+        """Where it is made."""
+        return self.folder / _PART / f"{self.name}.js"
+
+    @property
+    def made(self) -> bool:
+        """Whether it is there, by this or an interrupted export of the same."""
+        return _last_line(self.path) == self.mark
+
+    def keep(self) -> int:
+        """Take over what an earlier export made, if it is the same; returns the choices that need not be made."""
+        before = self.folder / _DATA / self.path.name
+        if not self.made and _last_line(before) == self.mark:
+            write_text(self.path, before.read_text())
+        return len(self.choices) if self.made else 0
+
+    def make(self) -> int:
+        """Write the file; returns the number of choices in it."""
+        text = shard(list(self.choices), self.held)
+        write_text(self.path, f'K3.shard("{self.name}",{text});\n{self.mark}\n')
+        return len(self.choices)
+
+
+def _jobs(folder: Path, choices: Iterable[Choice]) -> list[_Job]:
+    """The files to make, largest first."""
+    grouped: dict[str, list[Choice]] = {}
     for choice in choices:
-        found.setdefault(name_of(choice), []).append(choice)
-    return found
+        grouped.setdefault(name_of(choice), []).append(choice)
+    held = frozenset(selection(choice) for group in grouped.values() for choice in group)
+    everything = sha256("\n".join([_source(), *sorted(held)]).encode())
+    jobs = []
+    for name, group in sorted(grouped.items(), key=lambda item: -len(item[1])):
+        asked = everything.copy()
+        asked.update("\n".join([repr(saved(group[0].engine, group[0].gpu.id)), *map(selection, group)]).encode())
+        jobs.append(_Job(folder, name, tuple(group), held, f"// {asked.hexdigest()}"))
+    return jobs
 
 
-def _written(shards: dict[str, list[Choice]], held: frozenset[Choice], told: Report) -> Iterator[tuple[str, str, int]]:
-    """Each shard's name, text and number of states; several at once where there are several cores."""
-    selections = frozenset(selection(choice) for choice in held)
-    total, done = sum(map(len, shards.values())), 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    few = min(cores, len(shards))
-    with ProcessPoolExecutor(few, mp_context=get_context("spawn"), initializer=_end_with_parent) as workers:
-        largest = sorted(shards, key=lambda name: -len(shards[name]))
-        jobs = {workers.submit(_shard, shards[name], selections): name for name in largest}
-        for job in as_completed(jobs):
-            text, count = job.result()
-            done += count
-            told(done, total, "choices")
-            yield jobs[job], text, count
+@lru_cache(maxsize=1)
+def _source() -> str:
+    """A digest of this package's files: a site made by other code or from other data is made again."""
+    digest = sha256()
+    root = Path(str(files("k3stack")))
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
-def _end_with_parent() -> None:
-    """A worker ends when the export does, however that ended: nobody would take what it makes."""
-
-    def wait() -> None:
-        parent = parent_process()
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=wait, daemon=True).start()
+def _last_line(path: Path) -> str:
+    """The last line of a file; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 128))
+            return file.read().decode(errors="replace").rstrip("\n").rpartition("\n")[2]
+    except OSError:
+        return ""
 
 
-def _shard(choices: list[Choice], selections: frozenset[str]) -> tuple[str, int]:
-    return shard(choices, lambda choice: selection(choice) in selections)
+def _make(jobs: list[_Job], pool: Executor, done: int, total: int, told: Report) -> None:
+    told(done, total, "choices")
+    for job in as_completed([pool.submit(job.make) for job in jobs]):
+        done += job.result()
+        told(done, total, "choices")
+
+
+def _exchange(folder: Path, names: set[str]) -> None:
+    """Put the new files in the place of the old."""
+    data, part, old = folder / _DATA, folder / _PART, folder / _OLD
+    for path in part.iterdir():
+        if path.name not in names:
+            path.unlink()
+    shutil.rmtree(old, ignore_errors=True)
+    if data.exists():
+        data.rename(old)
+    part.rename(data)
+    sync_folder(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _pages(folder: Path, facts: str) -> None:

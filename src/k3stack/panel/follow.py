@@ -16,7 +16,7 @@ from k3stack.panel.dimensions import DIMENSIONS, Pair, pairs, releases, suggesti
 from k3stack.plan.layout import KvDtype
 from k3stack.recipe.choice import KV_STANDARD, Choice, Refusal, refused, standard_version
 
-__all__ = ["Change", "Move", "against", "change"]
+__all__ = ["Change", "Move", "against", "change", "leads_to"]
 
 _LAYOUT_FACTS = frozenset(
     "gpus nodes tp attention_tp pp dp ep dcp tp_mod_dcp dcp_is_tp strategy inside_nvlink replica_crosses_nodes "
@@ -59,15 +59,26 @@ def against(choice: Choice) -> tuple[Refusal, ...]:
 
 def change(choice: Choice, dimension: str, word: str) -> Change:
     """What comes of putting one value into one row."""
+    wanted, reasons, found = _followed(choice, dimension, word)
+    if found is None:
+        return Change(None, refusal=_stubborn(wanted, dimension, reasons) or reasons[0])
+    return Change(found, tuple(_moves(choice, found, dimension, reasons)))
+
+
+def leads_to(choice: Choice, dimension: str, word: str) -> Choice | None:
+    """The choice of `change` alone."""
+    return _followed(choice, dimension, word)[2]
+
+
+def _followed(choice: Choice, dimension: str, word: str) -> tuple[Choice, tuple[Refusal, ...], Choice | None]:
+    """What was wanted, what is against it, and the nearest that is allowed."""
     wanted = with_value(choice, dimension, word)
     reasons = against(wanted)
     found = wanted if not reasons else _nearest(wanted, dimension, reasons)
-    if found is None:
-        return Change(None, refusal=_stubborn(wanted, dimension, reasons) or reasons[0])
-    if dimension != "kv":
-        followed = with_usual(choice, found)
-        found = found if against(followed) else followed
-    return Change(found, tuple(_moves(choice, found, dimension, reasons)))
+    if found is not None and dimension != "kv":
+        usual = with_usual(choice, found)
+        found = found if against(usual) else usual
+    return wanted, reasons, found
 
 
 def _moves(before: Choice, after: Choice, dimension: str, reasons: tuple[Refusal, ...]) -> list[Move]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlencode
 
 from k3stack.hardware.table import gpus
@@ -61,6 +62,7 @@ class Row:
     options: tuple[Option, ...]
 
 
+@lru_cache(maxsize=16_384)  # every choice is what many values of other choices lead to
 def selection(choice: Choice) -> str:
     """A choice without the sliders' fields, as a link's query: what a row leads to."""
     pairs = [pair.partition("=") for pair in to_query(choice).split("&")]

@@ -10,26 +10,28 @@ A state's record holds numbers into the pool of its shard:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS, LONG
-from k3stack.panel.answer import at, describe, remembered
+from k3stack.panel.answer import Written, at, describe, remembered, written
 from k3stack.panel.compact import compact, pooled
 from k3stack.panel.equivalent import recipe_words
 from k3stack.panel.figures import measured
-from k3stack.panel.follow import change
 from k3stack.panel.pool import Pool
 from k3stack.panel.rows import Option, Row, rows, selection
 from k3stack.panel.template import MARKERS, Template
+from k3stack.plan.reserves import Reserves
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form
+from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3
+from k3stack.spec.schemes import Scheme
 from k3stack.values import dump
 
 __all__ = ["name_of", "shard"]
@@ -44,24 +46,25 @@ def name_of(choice: Choice) -> str:
     return f"{choice.gpu.id}-{choice.engine}-{choice.version}"
 
 
-def shard(choices: list[Choice], holds: Callable[[Choice], bool]) -> tuple[str, int]:
-    """The JSON of a shard, and how many states it holds.
+def shard(choices: list[Choice], held: Collection[str]) -> str:
+    """The JSON of a shard.
 
     Args:
-        holds: whether the site holds a choice; what it does not cannot be taken.
+        held: the selections that the site holds; others cannot be taken.
     """
-    making = _Shard(holds)
+    making = _Shard(held)
     records = [[making.pool.add(selection(choice)), *making.record(choice)] for choice in choices]
     states = json.dumps(records, separators=(",", ":"))
-    return f'{{"pool":{making.pool.text()},"states":{states}}}', len(records)
+    return f'{{"pool":{making.pool.text()},"states":{states}}}'
 
 
 class _Shard:
-    def __init__(self, holds: Callable[[Choice], bool]) -> None:
+    def __init__(self, held: Collection[str]) -> None:
         self.pool = Pool()
-        self._holds = holds
+        self._held = held
         self._grids: dict[Any, tuple[int, frozenset[tuple[bool, bool]]]] = {}
-        self._specs: dict[Any, Any] = {}
+        self._specs: dict[Scheme, ModelSpec] = {}
+        self._reserves: dict[tuple[str, str], Reserves | None] = {}
         self._texts_of: dict[str, int] = {}
 
     def record(self, choice: Choice) -> list[Any]:
@@ -71,16 +74,16 @@ class _Shard:
             for long, ratio in sorted(variants)
         }
         figures = self.pool.add(dump_all(measured(choice)))
-        return [[self._row(choice, row) for row in rows(choice)], grid, figures, texts]
+        return [[self._row(row) for row in rows(choice)], grid, figures, texts]
 
     # --- rows
 
-    def _row(self, choice: Choice, row: Row) -> int:
-        return self.pool.add([row.dimension, [self._option(choice, row, option) for option in row.options]])
+    def _row(self, row: Row) -> int:
+        return self.pool.add([row.dimension, [self._option(option) for option in row.options]])
 
-    def _option(self, choice: Choice, row: Row, option: Option) -> list[int]:
+    def _option(self, option: Option) -> list[int]:
         to, moves, refused = option.to, dump_all(option.moves), None if option.refused is None else dump(option.refused)
-        if to and not option.chosen and not self._holds_selection(choice, row.dimension, option):
+        if to and not option.chosen and to not in self._held:
             to, moves, refused = "", [], _NOT_HERE
         shown = [option.value, option.label, option.note]
         return [
@@ -90,10 +93,6 @@ class _Shard:
             self.pool.add(moves) if moves else -1,
             self.pool.add(refused) if refused else -1,
         ]
-
-    def _holds_selection(self, choice: Choice, dimension: str, option: Option) -> bool:
-        there = change(choice, dimension, option.value).choice
-        return there is not None and self._holds(there)
 
     # --- memory
 
@@ -128,7 +127,10 @@ class _Shard:
     def _fit(self, choice: Choice) -> Fit:
         if choice.scheme not in self._specs:
             self._specs[choice.scheme] = kimi_k3().with_scheme(choice.scheme)
-        return fit(choice, self._specs[choice.scheme], saved(choice.engine, choice.gpu.id))
+        site = choice.engine, choice.gpu.id
+        if site not in self._reserves:
+            self._reserves[site] = saved(*site)
+        return fit(choice, self._specs[choice.scheme], self._reserves[site])
 
     # --- texts
 
@@ -151,21 +153,21 @@ class _Shard:
             raise AssertionError(f"a number of {selection(choice)} is not open in its template: mend template.py")
 
     def _written_out(self, template: Template, deployment: Deployment) -> Any:
-        answers = [dump(describe(template.choice, Fit(template.choice, ()), deployment, form, ())) for form in Form]
-        rest = {name: value for name, value in answers[0].items() if name not in (*_PER_CELL, *_OWN)}
+        answer = dump(describe(template.choice, Fit(template.choice, ()), deployment, Form.SHELL, ()))
+        rest = {name: value for name, value in answer.items() if name not in (*_PER_CELL, *_OWN)}
         return {
             "rest": self.pool.add(json.loads(template.cut(json.dumps(rest, ensure_ascii=False)))),
-            "forms": self.pool.add(answers[0]["forms"]),
+            "forms": self.pool.add(answer["forms"]),
             "holes": self.pool.add([[hole.axis, list(hole.values)] for hole in template.holes]),
-            "written": {answer["written"]["form"]: self._lines(template, answer["written"]) for answer in answers},
+            "written": {form.value: self._lines(template, written(deployment, form)) for form in Form},
         }
 
-    def _lines(self, template: Template, written: dict[str, Any]) -> Any:
-        if written["refused"]:
-            return written["refused"]
-        reasons = [self.pool.add(one) for one in written["reasons"]]
+    def _lines(self, template: Template, command: Written) -> Any:
+        if command.refused:
+            return command.refused
+        reasons = [self.pool.add(dump_all(one)) for one in command.reasons]
         lines = []
-        for line in written["lines"]:
+        for line in command.lines:
             parts = [[template.cut(text), -1 if number < 0 else reasons[number]] for text, number in line]
             lines.append(self.pool.add(parts))
         return self.pool.chunked(lines)

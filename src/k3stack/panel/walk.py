@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from k3stack.engines.releases import versions
 from k3stack.panel.dimensions import DIMENSIONS, start, values
-from k3stack.panel.follow import change
+from k3stack.panel.follow import change, leads_to
 from k3stack.recipe.choice import CARD, Choice, standard_version
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Coverage", "covered", "reachable"]
+__all__ = ["Coverage", "beginning", "covered", "reachable"]
+
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""`map`, or something that does the same elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,59 @@ def beginning(coverage: Coverage) -> Choice:
     )
 
 
-def reachable(begin: Iterable[Choice], holds: Callable[[Choice], bool]) -> list[Choice]:
-    """Every choice that clicks lead to, nearest first."""
-    found = dict.fromkeys(begin)
+def reachable(begin: Choice, coverage: Coverage, run: Run = map) -> list[Choice]:
+    """Every choice that clicks lead to, within what a site covers; the same order every time.
+
+    Args:
+        run: maps a function over GPUs; an executor's `map` walks several at once.
+    """
+    found: dict[str, dict[Choice, None]] = {}
+    fresh = _by_gpu([begin, *_neighbours(begin, coverage, ("hardware",))])
+    while fresh:
+        walks = [_Walk(tuple(seeds), frozenset(found.get(gpu, ())), coverage) for gpu, seeds in fresh.items()]
+        beyond: dict[Choice, None] = {}
+        for gpu, (inside, outside) in zip(fresh, run(_walked, walks), strict=True):
+            found.setdefault(gpu, {}).update(dict.fromkeys(inside))
+            beyond.update(dict.fromkeys(outside))
+        fresh = _by_gpu(one for one in beyond if one not in found.get(one.gpu.id, ()))
+    return [choice for one_gpu in found.values() for choice in one_gpu]
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """A walk over the choices of one GPU: from where, and what is known already."""
+
+    seeds: tuple[Choice, ...]
+    known: frozenset[Choice]
+    coverage: Coverage
+
+
+def _walked(walk: _Walk) -> tuple[list[Choice], list[Choice]]:
+    """The choices of one GPU that clicks lead to, nearest first, and those of other GPUs that they lead to."""
+    found, outside = dict.fromkeys(walk.seeds), dict[Choice, None]()
     queue = deque(found)
     while queue:
         here = queue.popleft()
-        for dimension in DIMENSIONS:
-            for word in values(here, dimension):
-                there = change(here, dimension, word).choice
-                if there is not None and there not in found and holds(there):
-                    found[there] = None
-                    queue.append(there)
-    return list(found)
+        for there in _neighbours(here, walk.coverage):
+            if there.gpu.id != here.gpu.id:
+                outside[there] = None
+            elif there not in found and there not in walk.known:
+                found[there] = None
+                queue.append(there)
+    return list(found), list(outside)
+
+
+def _neighbours(choice: Choice, coverage: Coverage, dimensions: Iterable[str] = DIMENSIONS) -> Iterator[Choice]:
+    """What one click leads to."""
+    for dimension in dimensions:
+        for word in values(choice, dimension):
+            there = leads_to(choice, dimension, word)
+            if there is not None and covered(there, coverage):
+                yield there
+
+
+def _by_gpu(choices: Iterable[Choice]) -> dict[str, list[Choice]]:
+    found: dict[str, list[Choice]] = {}
+    for choice in choices:
+        found.setdefault(choice.gpu.id, []).append(choice)
+    return found

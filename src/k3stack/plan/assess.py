@@ -23,7 +23,7 @@ from k3stack.plan.weights import Weights, weights_by_stage
 from k3stack.spec.model import ModelSpec
 from k3stack.values import Origin
 
-__all__ = ["Assessment", "Capacity", "Job", "assess"]
+__all__ = ["Assessment", "Capacity", "Job", "assess", "left_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,22 @@ class Assessment:
 
 def assess(job: Job) -> Assessment:
     """Sum up every stage of a layout."""
+    fixed = _fixed(job)
+    return (_vllm if job.release.engine == "vllm" else _sglang)(job, fixed)
+
+
+def left_bytes(job: Job) -> int:
+    """What `assess` would say is left, without ledger and capacity: a search for what would fit asks nothing else."""
+    fixed = _fixed(job)
+    if job.release.engine == "vllm":
+        return min(_vllm_left(job, _blocks(job, fixed.found), fixed.free))
+    return min(_sglang_split(job, fixed)[2])
+
+
+def _fixed(job: Job) -> _Fixed:
     found = stages(len(job.spec.layers), job.layout.pp, job.release.engine)
     weights = weights_by_stage(job.spec, job.layout, job.release, found, job.workload.vision)
-    fixed = _Fixed(job, found, weights, tuple(_reserved(job)))
-    free = [job.budget_bytes - fixed.size_bytes(index) for index in range(len(found))]
-    return (_vllm if job.release.engine == "vllm" else _sglang)(job, found, fixed, free)
+    return _Fixed(job, found, weights, tuple(_reserved(job)))
 
 
 def _reserved(job: Job) -> Iterator[Line]:
@@ -125,6 +136,11 @@ class _Fixed:
         weights = sum(part.rank_bytes for part in self.weights[index])
         return weights + self.draft_bytes(index) + sum(line.size_bytes for line in self.reserved)
 
+    @property
+    def free(self) -> list[int]:
+        """What each stage has for requests."""
+        return [self.job.budget_bytes - self.size_bytes(index) for index in range(len(self.found))]
+
     def lines(self, index: int) -> list[Line]:
         """The same as ledger lines."""
         lines = [_weights_line(part, self.job.layout) for part in self.weights[index] if part.rank_bytes]
@@ -146,12 +162,22 @@ def _weights_line(part: Weights, layout: Layout) -> Line:
     return Line(f"weights: {part.component}", share, Origin.COMPUTED, formula)
 
 
-def _vllm(job: Job, found: tuple[Stage, ...], fixed: _Fixed, free: list[int]) -> Assessment:
-    blocks = vllm_blocks(job.spec, job.layout, job.workload, job.release, found, job.gpu.vendor == "nvidia")
+def _blocks(job: Job, found: tuple[Stage, ...]) -> VllmBlocks:
+    return vllm_blocks(job.spec, job.layout, job.workload, job.release, found, job.gpu.vendor == "nvidia")
+
+
+def _vllm_left(job: Job, blocks: VllmBlocks, free: list[int]) -> list[int]:
+    """Bytes left on one GPU of each stage."""
+    requests = job.workload.per_replica(job.layout)
+    needed = requests * blocks.state_blocks + blocks.token_blocks(job.workload.context) + blocks.null_blocks
+    return [size - needed * blocks.block_bytes(stage) for stage, size in enumerate(free)]
+
+
+def _vllm(job: Job, fixed: _Fixed) -> Assessment:
+    blocks, free = _blocks(job, fixed.found), fixed.free
     requests, work = job.workload.per_replica(job.layout), job.workload
     states, tokens = blocks.state_blocks, blocks.token_blocks(work.context)
-    needed = requests * states + tokens + blocks.null_blocks
-    left = [size - needed * blocks.block_bytes(stage) for stage, size in enumerate(free)]
+    left = _vllm_left(job, blocks, free)
     worst = left.index(min(left))
     page = blocks.block_bytes(worst)
     cache = [
@@ -198,19 +224,24 @@ def _vllm_capacity(job: Job, blocks: VllmBlocks, count: int, requests: int, free
     )
 
 
-def _sglang(job: Job, found: tuple[Stage, ...], fixed: _Fixed, free: list[int]) -> Assessment:
-    work, layout = job.workload, job.layout
+def _sglang_split(job: Job, fixed: _Fixed) -> tuple[list[SglangPools], float, list[int]]:
+    """Each stage's pools, the ratio between them, and bytes left in the tighter one."""
+    work, layout, free = job.workload, job.layout, fixed.free
     requests = work.per_replica(layout)
-    pools = [sglang_pools(job.spec, layout, work, found, stage) for stage in found]
+    pools = [sglang_pools(job.spec, layout, work, fixed.found, stage) for stage in fixed.found]
     ratio = max(
         _ratio(work.state_ratio, pool.states_for(requests), size) for pool, size in zip(pools, free, strict=True)
     )
-    left = [_sglang_left(job, pool, size, ratio) for pool, size in zip(pools, free, strict=True)]
+    return pools, ratio, [_sglang_left(job, pool, size, ratio) for pool, size in zip(pools, free, strict=True)]
+
+
+def _sglang(job: Job, fixed: _Fixed) -> Assessment:
+    pools, ratio, left = _sglang_split(job, fixed)
     worst = left.index(min(left))
     return Assessment(
         Ledger((*fixed.lines(worst), *_sglang_lines(job, pools[worst])), worst),
         left[worst],
-        _sglang_capacity(job, pools, free, worst, ratio),
+        _sglang_capacity(job, pools, fixed.free, worst, ratio),
         _sglang_notes(job),
     )
 

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 from k3stack.plan.draft import DSPARK_LAYERS
 from k3stack.plan.layout import KvDtype, Layout, StateDtype, Workload
 from k3stack.plan.releases import Release
+from k3stack.plan.same import Same
 from k3stack.plan.stages import Stage
 from k3stack.spec.model import Attention, ModelSpec
 
@@ -125,18 +127,13 @@ def vllm_blocks(
     # The block is chosen by 576 elements a token even where a row is stored wider (fp8_ds_mla).
     tokens = _BLOCK_STEP * -(-state // (_BLOCK_STEP * width * kv_dtype.size_bytes))
     page = tokens * kv_dtype.row_bytes(width)
-    mla = [layer.index for layer in spec.layers_of(Attention.MLA)] + [len(spec.layers)] * (
-        DSPARK_LAYERS if draft else 0
-    )
-    kda = [layer.index for layer in spec.layers_of(Attention.KDA)]
-    size = _group_size(len(mla), len(kda))
-    mla_groups, kda_groups = _dealt(mla, size), _dealt(kda, size)
+    pages, mla_groups, kda_groups = _groups(Same(spec), bool(draft), found)
     return VllmBlocks(
         tokens=tokens,
         page_bytes=page,
-        pages=tuple(max(_on_stage(group, stage) for group in (*mla_groups, *kda_groups)) for stage in found),
-        mla_groups=len(mla_groups),
-        state_groups=len(kda_groups),
+        pages=pages,
+        mla_groups=mla_groups,
+        state_groups=kda_groups,
         states=_states(workload, release, nvidia),
         state_padding=1 - state / page,
         dcp=layout.dcp,
@@ -150,6 +147,19 @@ def _states(workload: Workload, release: Release, nvidia: bool) -> int:
     if not workload.prefix_caching:
         return 1 + proposed
     return 2 + proposed + (1 if release.checkpoint_block and nvidia else 0)
+
+
+@lru_cache(maxsize=1_024)
+def _groups(model: Same, drafted: bool, found: tuple[Stage, ...]) -> tuple[tuple[int, ...], int, int]:
+    """Pages of a physical block on each stage, and how many groups MLA and KDA layers are dealt into."""
+    spec = model.spec
+    mla = [layer.index for layer in spec.layers_of(Attention.MLA)]
+    mla += [len(spec.layers)] * (DSPARK_LAYERS if drafted else 0)
+    kda = [layer.index for layer in spec.layers_of(Attention.KDA)]
+    size = _group_size(len(mla), len(kda))
+    mla_groups, kda_groups = _dealt(mla, size), _dealt(kda, size)
+    pages = tuple(max(_on_stage(group, stage) for group in (*mla_groups, *kda_groups)) for stage in found)
+    return pages, len(mla_groups), len(kda_groups)
 
 
 def _group_size(mla: int, kda: int) -> int:

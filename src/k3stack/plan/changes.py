@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from k3stack.hardware.table import Gpu
-from k3stack.plan.assess import Job
+from k3stack.plan.assess import Job, left_bytes
 from k3stack.plan.layout import Layout, Workload
-from k3stack.plan.plan import Plan, Verdict, plan_job
+from k3stack.plan.plan import Plan, Verdict
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
-from k3stack.spec.model import ModelSpec
+from k3stack.plan.rules import refusals
+from k3stack.plan.same import Same
 
 __all__ = ["would_fit"]
 
@@ -35,30 +36,17 @@ def would_fit(plan: Plan, reserves: Reserves | None = None) -> Iterator[str]:
                 yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) with {milder}"
 
 
-class _Same:
-    """A model as a key of a cache: the same object. Comparing models by value costs more than planning them."""
-
-    __slots__ = ("spec",)
-
-    def __init__(self, spec: ModelSpec) -> None:
-        self.spec = spec
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.spec is other.spec
-
-    def __hash__(self) -> int:
-        return id(self.spec)
-
-
 def _fits(plan: Plan, layout: Layout, workload: Workload, reserves: Reserves | None) -> bool:
-    return _job_fits(_Same(plan.spec), plan.gpu, layout, workload, release(plan.engine, plan.release), reserves)
+    return _job_fits(Same(plan.spec), plan.gpu, layout, workload, release(plan.engine, plan.release), reserves)
 
 
 @lru_cache(maxsize=8_192)  # plans that differ a little ask for the same changes
 def _job_fits(
-    model: _Same, gpu: Gpu, layout: Layout, workload: Workload, known: Release, reserves: Reserves | None
+    model: Same, gpu: Gpu, layout: Layout, workload: Workload, known: Release, reserves: Reserves | None
 ) -> bool:
-    return plan_job("", Job(model.spec, gpu, layout, workload, known, reserves)).yes
+    if refusals(model.spec, gpu, layout, workload, known.engine):
+        return False
+    return left_bytes(Job(model.spec, gpu, layout, workload, known, reserves)) >= 0
 
 
 def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None:

@@ -106,7 +106,11 @@ def graph_bytes(requests: int) -> int:
 
 def reserve_lines(workload: Workload, requests: int, known: Reserves | None) -> tuple[Line, Line, Line]:
     """Context and workspaces, activations, CUDA graphs: measured on this site, or estimated."""
-    tokens = workload.batched_tokens
+    return _lines(workload.batched_tokens, requests, known)
+
+
+@lru_cache(maxsize=1_024)
+def _lines(tokens: int, requests: int, known: Reserves | None) -> tuple[Line, Line, Line]:
     if known is not None:
         scaled = round(known.activation_bytes * tokens / known.batched_tokens)
         return (

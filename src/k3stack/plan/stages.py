@@ -9,7 +9,9 @@ Sources: vLLM 0.33.0 vllm/distributed/utils.py and SGLang 0.5.23 sglang/srt/dist
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from k3stack.plan.same import Same
 from k3stack.spec.model import Attention, ModelSpec
 
 __all__ = ["Stage", "stages"]
@@ -40,9 +42,15 @@ class Stage:
 
     def layers_of(self, spec: ModelSpec, attention: Attention) -> int:
         """How many of its layers have this kind of attention."""
-        return sum(1 for layer in spec.layers_of(attention) if self.holds(layer.index))
+        return _layers_of(Same(spec), self, attention)
 
 
+@lru_cache(maxsize=1_024)
+def _layers_of(model: Same, stage: Stage, attention: Attention) -> int:
+    return sum(1 for layer in model.spec.layers_of(attention) if stage.holds(layer.index))
+
+
+@lru_cache(maxsize=256)
 def stages(layers: int, count: int, engine: str) -> tuple[Stage, ...]:
     """The stages of `layers` layers."""
     sizes = [layers // count] * count

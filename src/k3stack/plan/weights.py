@@ -22,6 +22,7 @@ from itertools import accumulate
 
 from k3stack.plan.layout import Layout
 from k3stack.plan.releases import Release
+from k3stack.plan.same import Same
 from k3stack.plan.stages import Stage, stages
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Encoding
@@ -93,8 +94,15 @@ def weights_by_stage(
     spec: ModelSpec, layout: Layout, release: Release, found: tuple[Stage, ...], vision: bool = True
 ) -> list[tuple[Weights, ...]]:
     """The weights on one rank of each stage, by component."""
-    shares = _shares(spec, layout, release)  # looked up once: hashing a spec costs more than adding up a stage
-    return [_on_stage(shares, stage, vision) for stage in found]
+    return list(_by_stage(Same(spec), layout, release, found, vision))
+
+
+@lru_cache(maxsize=1_024)  # nothing of a workload but vision changes them, and it is workloads that are tried out
+def _by_stage(
+    model: Same, layout: Layout, release: Release, found: tuple[Stage, ...], vision: bool
+) -> tuple[tuple[Weights, ...], ...]:
+    shares = _shares(model.spec, layout, release)
+    return tuple(_on_stage(shares, stage, vision) for stage in found)
 
 
 def _on_stage(shares: _Shares, stage: Stage, vision: bool) -> tuple[Weights, ...]:
@@ -109,7 +117,6 @@ def _on_stage(shares: _Shares, stage: Stage, vision: bool) -> tuple[Weights, ...
     return tuple(Weights(part, totals[part], on_rank[part]) for part in Component if part in totals)
 
 
-@lru_cache(maxsize=1024)
 def _shares(spec: ModelSpec, layout: Layout, release: Release) -> _Shares:
     """(component, bytes outside the layers, bytes in the layers before each index, the share that a rank holds)."""
     rows = []

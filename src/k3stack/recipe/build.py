@@ -21,7 +21,7 @@ from k3stack.recipe.router import router
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["build", "captured", "places", "problems"]
+__all__ = ["build", "captured", "places", "problems", "unchecked"]
 
 _NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
 
@@ -38,29 +38,42 @@ def build(wanted: Plan | Choice, served_name: str | None = None) -> Deployment:
         K3Error: the plan does not fit.
         NotKnownError: the choice is not allowed, with the reason, or is one that no release's parser takes.
     """
-    if isinstance(wanted, Plan):
-        if not wanted.yes:
-            said = f"the plan {wanted.verdict}: {wanted.reason}"
-            raise K3Error(said, where=wanted.model, hint="See `k3 plan` for what would.")
-        wanted = from_plan(wanted)
-    for refusal in refused(wanted):
-        raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
-    deployment = _deployment(wanted, served_name)
-    for problem in problems(deployment, wanted):
+    choice = _of_plan(wanted) if isinstance(wanted, Plan) else wanted
+    deployment = unchecked(choice, served_name)
+    for problem in problems(deployment, choice):
         raise NotKnownError(
-            problem, where=f"{wanted.engine} {wanted.version}", hint="Report this: a rule needs mending."
+            problem, where=f"{choice.engine} {choice.version}", hint="Report this: a rule needs mending."
         )
     return deployment
 
 
+def unchecked(choice: Choice, served_name: str | None = None) -> Deployment:
+    """The deployment of a choice before the release's parser has seen it: for the planner, which asks by the hundred.
+
+    Raises:
+        NotKnownError: the choice is not allowed, with the reason.
+    """
+    for refusal in refused(choice):
+        raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
+    return _deployment(choice, served_name)
+
+
+def _of_plan(plan: Plan) -> Choice:
+    if not plan.yes:
+        said = f"the plan {plan.verdict}: {plan.reason}"
+        raise K3Error(said, where=plan.model, hint="See `k3 plan` for what would.")
+    return from_plan(plan)
+
+
 def _deployment(choice: Choice, served_name: str | None) -> Deployment:
     roles: list[Role] = []
-    rules: list[Rule] = []
+    found: dict[str, Rule] = {}
     for name, layout in choice.roles():
         facts = choice.facts(name, layout)
         chosen = list(applying(choice.engine, facts))
-        rules += [rule for rule in chosen if rule not in rules]
+        found |= {rule.id: rule for rule in chosen if rule.id not in found}
         roles.append(_role(choice, name, layout, facts, chosen, served_name))
+    rules = list(found.values())
     if choice.serving is Serving.DISAGGREGATED:
         roles.append(router(choice.engine, *roles))
     images = [rule for rule in rules if rule.image is not None]

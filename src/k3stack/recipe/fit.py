@@ -16,7 +16,7 @@ from k3stack.plan.plan import Plan, Verdict, check, explained, plan_job
 from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.sglang import DEFAULT_RATIO
-from k3stack.recipe.build import build
+from k3stack.recipe.build import unchecked
 from k3stack.recipe.choice import Choice, Feature
 from k3stack.recipe.deployment import Command, Deployment
 from k3stack.spec.model import ModelSpec
@@ -89,7 +89,7 @@ def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None
         changes: look for what would fit where a role does not, which takes longer than all the rest.
 
     Raises:
-        NotKnownError: the choice is not allowed; the reason is `build`'s.
+        NotKnownError: the choice is not allowed; the reason is `unchecked`'s.
     """
     model = spec or kimi_k3().with_scheme(choice.scheme)
     found = _split(_ask(choice, model, reserves), model, reserves)
@@ -115,7 +115,7 @@ def _explained(found: Fit, reserves: Reserves | None) -> Fit:
 
 
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
-    deployment = build(choice)
+    deployment = unchecked(choice)
     commands = {role.name: role.command for role in deployment.roles}
     plans = []
     for name, layout in choice.roles():

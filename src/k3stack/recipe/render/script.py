@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from k3stack.recipe.deployment import Deployment, Role
-from k3stack.recipe.render.words import places, uses, word
+from k3stack.recipe.render.words import places, used, word
 
 __all__ = ["script"]
 
@@ -59,12 +59,13 @@ def _asked(role: Role) -> Iterator[str]:
     """What must be given before the role can start."""
     if role.nodes > 1:
         yield f'if [ "$rank" -ge {role.nodes} ]; then echo "ranks are 0 to {role.nodes - 1}" >&2; exit 2; fi'
-    if uses(role.command, "self"):
+    open_places = used(role.command)
+    if "self" in open_places:
         yield "K3_ADDRESS=${K3_ADDRESS:-$(hostname -I | cut -d' ' -f1)}"
-    if uses(role.command, "head"):
+    if "head" in open_places:
         yield ': "${K3_HEAD:?set it to the address of the node with rank 0}"'
-    if uses(role.command, "prefill"):
+    if "prefill" in open_places:
         yield ': "${K3_PREFILL:?set it to the address of the prefill node with rank 0}"'
-    doors = [door for door in range(64) if uses(role.command, f"decode{door}}}")]
+    doors = sorted(int(place.removeprefix("decode")) for place in open_places if place.startswith("decode"))
     for door in doors:
         yield f': "${{K3_DECODE_{door}:?set it to the address of decode node {door}}}"'

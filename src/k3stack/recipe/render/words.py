@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from k3stack.recipe.deployment import Command, Deployment, Role
 
-__all__ = ["LISTEN", "PATCH_FOLDER", "join", "listening", "places", "uses", "word"]
+__all__ = ["LISTEN", "PATCH_FOLDER", "join", "listening", "places", "used", "word"]
 
 LISTEN = "${K3_LISTEN:-127.0.0.1}"
 """Where the clients' door listens when a container or node has the host's network: loopback, unless told otherwise."""
@@ -60,7 +60,7 @@ def listening(deployment: Deployment, role: Role, words: list[str]) -> list[str]
     return ["{listen}" if text == "0.0.0.0" and words[at - 1] == "--host" else text for at, text in enumerate(words)]
 
 
-def uses(command: Command, place: str) -> bool:
-    """Whether a command or its environment has this place."""
+def used(command: Command) -> frozenset[str]:
+    """The places that a command and its environment have."""
     texts = [*command.words(worker=True), *(variable.value for variable in command.environment)]
-    return any(f"{{{place}" in text for text in texts)
+    return frozenset(place for text in texts if "{" in text for place in _PLACE.findall(text))
