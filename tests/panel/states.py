@@ -4,7 +4,6 @@ import random
 from functools import lru_cache
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
-from k3stack.panel.answer import at
 from k3stack.panel.dimensions import DIMENSIONS, start, values
 from k3stack.panel.follow import change
 from k3stack.recipe.choice import Choice
@@ -18,7 +17,7 @@ def clicked(seed: int, clicks: int = 12) -> Choice:
         dimension = dice.choice(DIMENSIONS)
         there = change(choice, dimension, dice.choice(list(values(choice, dimension)))).choice
         choice = there or choice
-    return at(choice, dice.choice(CONTEXTS), dice.choice(CONCURRENCIES))
+    return choice.at(dice.choice(CONTEXTS), dice.choice(CONCURRENCIES))
 
 
 @lru_cache(maxsize=1)

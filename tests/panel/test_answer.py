@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from k3stack.errors import NotKnownError, UsageError
-from k3stack.panel.answer import answer, at
+from k3stack.panel.answer import answer
 from k3stack.panel.dimensions import start
 from k3stack.plan.layout import Layout
 from k3stack.recipe.choice import Choice, Feature
@@ -54,7 +54,7 @@ def test_the_page_says_what_the_command_line_says(number: int) -> None:
 
 
 def test_a_plan_that_does_not_fit_has_no_command_and_says_what_would() -> None:
-    shown = answer(at(start(), 1_048_576, 512), Form.DOCKER)
+    shown = answer(start().at(1_048_576, 512), Form.DOCKER)
     assert shown.verdict == "does not fit" and shown.written is None
     assert shown.memory[0].would_fit and shown.memory[0].left_bytes < 0
 
@@ -82,7 +82,7 @@ def test_what_is_not_allowed_is_refused_with_its_reason() -> None:
     with pytest.raises(NotKnownError):
         answer(replace(start(), layout=Layout(tp=4)), Form.DOCKER)
     with pytest.raises(UsageError, match="1,048,576"):
-        answer(at(start(), 2_000_000, 1), Form.DOCKER)
+        answer(start().at(2_000_000, 1), Form.DOCKER)
 
 
 def test_published_speeds_are_of_this_hardware_and_carry_their_source() -> None:

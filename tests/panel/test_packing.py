@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
-from k3stack.panel.answer import answer, at
+from k3stack.panel.answer import answer
 from k3stack.panel.compact import cell, compact, pooled
 from k3stack.panel.dimensions import start
 from k3stack.panel.pool import Pool
@@ -108,7 +108,7 @@ def test_a_shard_holds_the_answers(choice: Choice) -> None:
     dice = random.Random(7)
     for form in (*Form, *Form):
         row, column = dice.randrange(len(CONTEXTS)), dice.randrange(len(CONCURRENCIES))
-        want = json.loads(json.dumps(dump(answer(at(choice, CONTEXTS[row], CONCURRENCIES[column]), form))))
+        want = json.loads(json.dumps(dump(answer(choice.at(CONTEXTS[row], CONCURRENCIES[column]), form))))
         got = unpacked(value, value["states"][0], row, column, form)
         assert got["lines"] == lines_of(want["written"])
         for name in ("verdict", "memory", "unknown", "command", "image", "environment", "notes", "client", "figures"):

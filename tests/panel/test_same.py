@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
-from k3stack.panel.answer import at
 from k3stack.panel.export import export
 from k3stack.panel.rows import selection
 from k3stack.panel.walk import Coverage, beginning, reachable
@@ -88,7 +87,7 @@ def test_the_exported_site_with_the_network_off(browser: Any, site: Path) -> Non
     dice = random.Random(300)
     tab = Tab(browser, f"{site.as_uri()}/index.html", offline=True)
     for number in range(STATES):
-        choice = at(dice.choice(choices), dice.choice(CONTEXTS), dice.choice(CONCURRENCIES))
+        choice = dice.choice(choices).at(dice.choice(CONTEXTS), dice.choice(CONCURRENCIES))
         form = list(Form)[number % len(Form)]
         shown = tab.page.evaluate("link => K3.source_of.ask(link)", asked(choice, form))
         want = json_of(choice, form)

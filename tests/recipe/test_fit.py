@@ -1,5 +1,6 @@
 """The planner is asked about every role, with what its own command says."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout, StateDtype, Workload
 from k3stack.plan.plan import Verdict
 from k3stack.plan.reserves import Reserves
-from k3stack.recipe.build import build
+from k3stack.recipe.build import build, unchecked
 from k3stack.recipe.choice import Choice, Feature, Goal, Serving, refused
-from k3stack.recipe.fit import Fit, fit
+from k3stack.recipe.fit import Fit, _settings, fit
 from k3stack.recipe.link import from_query, to_query
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
@@ -141,6 +142,40 @@ def test_a_fit_survives_json_and_its_choice_a_link() -> None:
     found = fit(sglang(Layout(tp=8, dcp=8), features=(Feature.DSPARK,)))
     assert load(Fit, dump(found)) == found
     assert from_query(to_query(found.choice)) == found.choice
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["vllm", "sglang"]),
+    st.sampled_from([Layout(tp=8), Layout(tp=8, dp=2), Layout(tp=8, dcp=8), Layout(tp=4, dp=4, ep=True)]),
+    st.sampled_from(list(Serving)),
+    st.sampled_from([(), (Feature.DSPARK,), (Feature.TEXT_ONLY,), (Feature.HICACHE,)]),
+    st.sampled_from([8_192, 196_608, 196_609, 1_048_576]),
+    st.sampled_from([1, 5, 64, 512, 20_000]),
+    st.booleans(),
+)
+def test_every_size_is_planned_as_its_own_command_says(
+    engine: str,
+    layout: Layout,
+    serving: Serving,
+    features: tuple[Feature, ...],
+    context: int,
+    concurrency: int,
+    cached: bool,
+) -> None:
+    kv = KvDtype.FP8 if engine == "vllm" else KvDtype.BF16
+    work = Workload(kv_dtype=kv, context=context, concurrency=concurrency, prefix_caching=cached, utilization=0.85)
+    make = vllm if engine == "vllm" else sglang
+    prefill = layout if serving is Serving.DISAGGREGATED else None
+    choice = make(layout, workload=work, serving=serving, prefill=prefill, features=features)
+    if refused(choice):
+        return
+    found = fit(choice, changes=False)
+    commands = {role.name: role.command for role in unchecked(found.choice).roles}
+    assert [one.role for one in found.roles] == [name for name, _ in choice.roles()]
+    for (name, role_layout), one in zip(choice.roles(), found.roles, strict=True):
+        said = _settings(found.choice, name, role_layout, commands[name])
+        assert one.plan.workload == replace(found.choice.workload, **said)
 
 
 @settings(max_examples=40)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date
 from enum import Enum
 from functools import lru_cache
@@ -159,12 +159,36 @@ class _Kind(Enum):
 @lru_cache(maxsize=16_384)  # planner and page ask about the same facts hundreds of times
 def _about(engine: str, kind: _Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
     known = dict(facts)
-    return tuple(rule for rule in _of_kind(engine, kind) if rule.applies(known))
+    return tuple(
+        rule
+        for rule, when, unless in _conditions(engine, kind)
+        if all(ask(known.get(name)) for name, ask in when)
+        and not (unless and all(ask(known.get(name)) for name, ask in unless))
+    )
+
+
+_Condition = tuple[str, Callable[[Any], bool]]
+"""The fact that a condition is about, and what it says of the fact's value."""
 
 
 @lru_cache
-def _of_kind(engine: str, kind: _Kind) -> tuple[Rule, ...]:
-    return tuple(rule for rule in rules(engine) if _kind(rule) is kind)
+def _conditions(engine: str, kind: _Kind) -> tuple[tuple[Rule, tuple[_Condition, ...], tuple[_Condition, ...]], ...]:
+    """The rules of a kind with `when` and `unless` as `Rule.applies` reads them, ready to be asked often."""
+    return tuple(
+        (rule, tuple(_asked(*one) for one in rule.when.items()), tuple(_asked(*one) for one in rule.unless.items()))
+        for rule in rules(engine)
+        if _kind(rule) is kind
+    )
+
+
+def _asked(key: str, wanted: Any) -> _Condition:
+    name = {"without": "feature", "versions": "version"}.get(key, key)
+
+    @lru_cache(maxsize=256)  # facts take few values
+    def ask(value: Any) -> bool:
+        return holds(key, wanted, {} if value is None else {name: value})
+
+    return name, ask
 
 
 def _kind(rule: Rule) -> _Kind:

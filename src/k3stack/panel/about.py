@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from k3stack import __version__
 from k3stack.panel.dimensions import DIMENSIONS
 from k3stack.panel.rows import selection
-from k3stack.recipe.choice import Choice
+from k3stack.recipe.choice import LONG, Choice
 
-__all__ = ["CONCURRENCIES", "CONTEXTS", "LONG", "About", "about"]
+__all__ = ["CONCURRENCIES", "CONTEXTS", "About", "about"]
 
 CONTEXTS = (8_192, 16_384, 32_768, 65_536, 131_072, 196_608, 262_144, 524_288, 1_048_576)
 """Where the context slider stops, in tokens; 196,608 is the validated setting, 1,048,576 the model's limit."""
 
 CONCURRENCIES = (1, 2, 5, 8, 16, 32, 48, 64, 128, 256, 512)
 """Where the concurrency slider stops, in requests."""
-
-LONG = 196_608
-"""Above this the rules see a long context."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ type to get them is part of the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from k3stack.engines.rules import rules
@@ -30,7 +30,7 @@ from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form, render
 from k3stack.values import Origin, dump
 
-__all__ = ["FILES", "Answer", "answer", "at", "describe", "remembered", "written"]
+__all__ = ["FILES", "Answer", "answer", "describe", "remembered", "written"]
 
 FILES = {
     Form.DOCKER: "k3-docker.sh",
@@ -288,8 +288,3 @@ def _patches(choice: Choice, deployment: Deployment) -> Iterator[Setting]:
         )
         reason = Reason(rule.id, rule.why, rule.source, rule.date.isoformat())
         yield Setting(name, "", "", why(reason))
-
-
-def at(choice: Choice, context: int, concurrency: int) -> Choice:
-    """The choice with the sliders elsewhere."""
-    return replace(choice, workload=replace(choice.workload, context=context, concurrency=concurrency))

@@ -83,6 +83,7 @@ def export(
     told = report or (lambda done, total, what: None)
     coverage = Coverage(hardware, all_releases)
     begin = _begin(coverage)
+    _source()  # of the files as they are loaded
     _prepare(folder)
     with workers() as pool:
         told(0, None, "finding the choices")

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from k3stack.panel.about import CONCURRENCIES, CONTEXTS, LONG
-from k3stack.panel.answer import Written, at, describe, remembered, written
+from k3stack.panel.about import CONCURRENCIES, CONTEXTS
+from k3stack.panel.answer import Written, describe, remembered, written
 from k3stack.panel.compact import compact, pooled
 from k3stack.panel.equivalent import recipe_words
 from k3stack.panel.figures import measured
@@ -25,7 +25,7 @@ from k3stack.panel.template import MARKERS, Template
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
-from k3stack.recipe.choice import Choice
+from k3stack.recipe.choice import LONG, Choice
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form
@@ -97,7 +97,7 @@ class _Shard:
     # --- memory
 
     def _grid(self, choice: Choice) -> tuple[int, frozenset[tuple[bool, bool]]]:
-        key = tuple(self._asked(at(choice, context, 1)) for context in (CONTEXTS[0], CONTEXTS[-1]))
+        key = tuple(self._asked(choice.at(context, 1)) for context in (CONTEXTS[0], CONTEXTS[-1]))
         if key not in self._grids:
             self._grids[key] = self._planned(choice)
         return self._grids[key]
@@ -117,7 +117,7 @@ class _Shard:
         for context in CONTEXTS:
             line: list[Any] = []
             for concurrency in CONCURRENCIES:
-                found = self._fit(at(choice, context, concurrency))
+                found = self._fit(choice.at(context, concurrency))
                 ratio = found.choice.workload.state_ratio
                 variants.add((context > LONG, ratio is not None))
                 line.append({**remembered(found), "fits": found.yes, "ratio": None if ratio is None else str(ratio)})

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
-from k3stack.panel.answer import at
 from k3stack.plan.layout import Layout
 from k3stack.recipe.build import places
 from k3stack.recipe.choice import Choice
@@ -34,7 +33,7 @@ class Markers:
 
     def mark(self, choice: Choice, long: bool, ratio: bool) -> Choice:
         """The choice with the sliders at these numbers."""
-        marked = at(choice, self.long if long else self.short, self.concurrency)
+        marked = choice.at(self.long if long else self.short, self.concurrency)
         return replace(marked, workload=replace(marked.workload, state_ratio=self.ratio if ratio else None))
 
 
@@ -82,8 +81,8 @@ def _axes(marked: Choice, layout: Layout, nodes: int) -> Iterator[tuple[str, str
     """The places that depend on a slider, and on which."""
     work = marked.workload
     here = places(marked, layout, nodes)
-    longer = places(at(marked, work.context - 1_000, work.concurrency), layout, nodes)
-    more = places(at(marked, work.context, work.concurrency - 1_000), layout, nodes)
+    longer = places(marked.at(work.context - 1_000, work.concurrency), layout, nodes)
+    more = places(marked.at(work.context, work.concurrency - 1_000), layout, nodes)
     for place, value in here.items():
         if place == "state_ratio":
             if value is not None:
@@ -96,7 +95,7 @@ def _axes(marked: Choice, layout: Layout, nodes: int) -> Iterator[tuple[str, str
 
 def _stops(choice: Choice, layout: Layout, nodes: int, place: str, axis: str) -> list[Any]:
     if axis == "c":
-        moved = [at(choice, context, 1) for context in CONTEXTS]
+        moved = [choice.at(context, 1) for context in CONTEXTS]
     else:
-        moved = [at(choice, CONTEXTS[0], concurrency) for concurrency in CONCURRENCIES]
+        moved = [choice.at(CONTEXTS[0], concurrency) for concurrency in CONCURRENCIES]
     return [places(one, layout, nodes)[place] for one in moved]

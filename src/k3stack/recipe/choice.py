@@ -26,6 +26,9 @@ CARD = "kimi-k3"
 
 _CARD_SNAPSHOT = "0.27.1"
 
+LONG = 196_608
+"""Tokens above which the rules see a long context."""
+
 MODELS = {
     Scheme.MXFP4: "moonshotai/Kimi-K3",
     Scheme.NVFP4_MIXED: "nvidia/Kimi-K3-NVFP4",
@@ -93,6 +96,10 @@ class Choice:
         """The release whose snapshot answers for this version."""
         return _CARD_SNAPSHOT if self.version == CARD else self.version
 
+    def at(self, context: int, concurrency: int) -> Choice:
+        """The same choice for other requests."""
+        return replace(self, workload=replace(self.workload, context=context, concurrency=concurrency))
+
     def roles(self) -> tuple[tuple[str, Layout], ...]:
         """The engine's roles and their layouts."""
         if self.serving is Serving.UNIFIED:
@@ -118,7 +125,7 @@ class Choice:
             "kv_dtype": work.kv_dtype.value,
             "prefix_caching": work.prefix_caching,
             "state_ratio_set": work.state_ratio is not None,
-            "long_context": work.context > 196_608,
+            "long_context": work.context > LONG,
             "batched_below_sequences": work.batched_tokens < -(-work.concurrency // layout.dp),
             "strategy": strategy(layout),
             "gpus": layout.gpus,

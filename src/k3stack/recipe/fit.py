@@ -7,6 +7,7 @@ another does, the choice that comes back carries that one, so that the command s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from k3stack.plan.assess import Job
@@ -17,7 +18,7 @@ from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.sglang import DEFAULT_RATIO
 from k3stack.recipe.build import unchecked
-from k3stack.recipe.choice import Choice, Feature
+from k3stack.recipe.choice import LONG, Choice, Feature
 from k3stack.recipe.deployment import Command, Deployment
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3
@@ -115,13 +116,39 @@ def _explained(found: Fit, reserves: Reserves | None) -> Fit:
 
 
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
+    said = _said(_standing_for(choice))
+    roles = tuple(
+        RoleFit(name, _plan(choice, spec, reserves, layout, replace(choice.workload, **said.settings[name])))
+        for name, layout in choice.roles()
+    )
+    return Fit(choice, roles, said.unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What commands say about memory: the fields of each role's workload, and what nobody counts."""
+
+    settings: dict[str, dict[str, Any]]
+    unknown: tuple[str, ...]
+
+
+@lru_cache(maxsize=1_024)  # the panel asks for every place of its sliders
+def _said(choice: Choice) -> _Said:
     deployment = unchecked(choice)
     commands = {role.name: role.command for role in deployment.roles}
-    plans = []
-    for name, layout in choice.roles():
-        work = role_workload(choice, name, layout, commands[name])
-        plans.append(RoleFit(name, _plan(choice, spec, reserves, layout, work)))
-    return Fit(choice, tuple(plans), _unknown(choice, deployment))
+    settings = {name: _settings(choice, name, layout, commands[name]) for name, layout in choice.roles()}
+    return _Said(settings, _unknown(choice, deployment))
+
+
+def _standing_for(choice: Choice) -> Choice:
+    """A choice of which all rules say the same, and which many choices have in common.
+
+    What is read of a command depends on the size of requests only through the rules that apply.
+    """
+    work = choice.workload
+    fewer = choice.at(LONG + 1 if work.context > LONG else LONG, 1)
+    alike = all(choice.facts(*role) == fewer.facts(*role) for role in choice.roles())
+    return fewer if alike else choice
 
 
 def _plan(choice: Choice, spec: ModelSpec, reserves: Reserves | None, layout: Layout, work: Workload) -> Plan:
@@ -131,13 +158,11 @@ def _plan(choice: Choice, spec: ModelSpec, reserves: Reserves | None, layout: La
     return plan_job(choice.model_path, job)
 
 
-def role_workload(choice: Choice, role: str, layout: Layout, command: Command) -> Workload:
+def _settings(choice: Choice, role: str, layout: Layout, command: Command) -> dict[str, Any]:
     """The work of one role as its command says it, flag by flag; what the command leaves open is the engine's own."""
     read = _vllm if choice.engine == "vllm" else _sglang
-    work = replace(choice.workload, **read(choice, command, layout))
-    if choice.engine == "sglang" and role == "prefill":
-        return replace(work, verifies=False)
-    return work
+    said = read(choice, command, layout)
+    return {**said, "verifies": False} if choice.engine == "sglang" and role == "prefill" else said
 
 
 def _vllm(choice: Choice, command: Command, layout: Layout) -> dict[str, Any]:
