@@ -15,7 +15,7 @@ from k3stack.panel.compact import cell, compact, pooled
 from k3stack.panel.dimensions import start
 from k3stack.panel.pool import Pool
 from k3stack.panel.rows import selection
-from k3stack.panel.shard import shard
+from k3stack.panel.shard import Shard, shard
 from k3stack.panel.template import MARKERS, Template
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.render import Form
@@ -35,7 +35,7 @@ def test_every_cell_comes_back(rows: int, columns: int, data: st.DataObject) -> 
     packed = compact(grid)
     pool = Pool()
     written = json.loads(json.dumps(pooled(packed, pool.add)))
-    values = json.loads(pool.text())
+    values = [json.loads(one) for one in pool.values]
     for row in range(rows):
         for column in range(columns):
             for got in (cell(packed, row, column), cell(written, row, column, values)):
@@ -56,8 +56,12 @@ def test_axes_are_found() -> None:
 def test_pieces_join_to_the_sequence(sequences: list[list[int]]) -> None:
     pool = Pool()
     packed = [pool.chunked(sequence) for sequence in sequences]
-    values = json.loads(pool.text())
+    values = [json.loads(one) for one in pool.values]
     assert [[number for piece in pieces for number in values[piece]] for pieces in packed] == sequences
+
+
+def read(made: Shard) -> dict[str, Any]:
+    return {"pool": [json.loads(one) for one in made.pool], "states": [json.loads(one) for one in made.states]}
 
 
 def unpacked(value: dict[str, Any], state: list[Any], row: int, column: int, form: Form) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def lines_of(written: dict[str, Any] | None) -> Any:
     ids=["vllm", "sglang", "split"],
 )
 def test_a_shard_holds_the_answers(choice: Choice) -> None:
-    value = json.loads(shard([choice], set()))
+    value = read(shard([choice], set()))
     assert len(value["states"]) == 1
     dice = random.Random(7)
     for form in (*Form, *Form):
@@ -116,7 +120,7 @@ def test_a_shard_holds_the_answers(choice: Choice) -> None:
 
 
 def test_what_the_site_does_not_hold_cannot_be_taken() -> None:
-    value = json.loads(shard([start()], {selection(start()), selection(follow(("hardware", "b200")))}))
+    value = read(shard([start()], {selection(start()), selection(follow(("hardware", "b200")))}))
     pool = value["pool"]
     hardware = next(pool[row] for row in value["states"][0][1] if pool[row][0] == "hardware")
     reasons = {pool[shown][0]: pool[refused]["rule"] for shown, _, _, _, refused in hardware[1] if refused >= 0}

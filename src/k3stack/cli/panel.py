@@ -55,8 +55,12 @@ def _export(output: Output, folder: Path, hardware: list[str], all_releases: boo
     from k3stack.panel.export import export
 
     kinds = tuple(gpu(name).id for name in hardware)
-    with output.progress("writing the site") as report:
-        written = export(folder, kinds, all_releases, report)
+    try:
+        with output.progress("writing the site") as report:
+            written = export(folder, kinds, all_releases, report)
+    except KeyboardInterrupt:
+        output.note("interrupted; the same command goes on from here")
+        raise
     kept = f" ({written.kept:,} of an earlier export)" if written.kept else ""
     output.result(
         written,

@@ -154,8 +154,7 @@ class _Job:
 
     def make(self) -> int:
         """Write the file; returns the number of choices in it."""
-        text = shard(list(self.choices), self.held)
-        write_text(self.path, f'K3.shard("{self.name}",{text});\n{self.mark}\n')
+        write_text(self.path, f"{shard(self.choices, self.held).script(self.name)}{self.mark}\n")
         return len(self.choices)
 
 

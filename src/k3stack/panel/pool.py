@@ -9,7 +9,11 @@ __all__ = ["Pool"]
 
 
 class Pool:
-    """Values by number."""
+    """Values by number.
+
+    Attributes:
+        values: each as JSON.
+    """
 
     def __init__(self) -> None:
         self.values: list[str] = []
@@ -33,7 +37,3 @@ class Pool:
                 pieces.append(self.add(piece))
                 piece = []
         return [*pieces, *([self.add(piece)] if piece else [])]
-
-    def text(self) -> str:
-        """All values as one JSON array."""
-        return "[" + ",".join(self.values) + "]"

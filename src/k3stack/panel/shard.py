@@ -10,8 +10,8 @@ A state's record holds numbers into the pool of its shard:
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from k3stack.panel.about import CONCURRENCIES, CONTEXTS
@@ -19,6 +19,7 @@ from k3stack.panel.answer import Written, describe, remembered, written
 from k3stack.panel.compact import compact, pooled
 from k3stack.panel.equivalent import recipe_words
 from k3stack.panel.figures import measured
+from k3stack.panel.files import call
 from k3stack.panel.pool import Pool
 from k3stack.panel.rows import Option, Row, rows, selection
 from k3stack.panel.template import MARKERS, Template
@@ -34,7 +35,7 @@ from k3stack.spec.published import kimi_k3
 from k3stack.spec.schemes import Scheme
 from k3stack.values import dump
 
-__all__ = ["name_of", "shard"]
+__all__ = ["Shard", "name_of", "shard"]
 
 _PER_CELL = ("verdict", "memory", "unknown")
 _OWN = ("selection", "context", "concurrency", "rows", "figures", "written", "forms", "command")
@@ -46,16 +47,32 @@ def name_of(choice: Choice) -> str:
     return f"{choice.gpu.id}-{choice.engine}-{choice.version}"
 
 
-def shard(choices: list[Choice], held: Collection[str]) -> str:
-    """The JSON of a shard.
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a file holds: JSON values in lines, so that a browser need only read those it shows.
+
+    Attributes:
+        pool: values that others point to by number.
+        states: a record for each choice.
+    """
+
+    pool: tuple[str, ...]
+    states: tuple[str, ...]
+
+    def script(self, name: str) -> str:
+        """The file."""
+        return call("shard", name, len(self.pool), "\n".join((*self.pool, *self.states)))
+
+
+def shard(choices: Iterable[Choice], held: Collection[str]) -> Shard:
+    """The answers of one GPU, engine and release.
 
     Args:
         held: the selections that the site holds; others cannot be taken.
     """
     making = _Shard(held)
     records = [[making.pool.add(selection(choice)), *making.record(choice)] for choice in choices]
-    states = json.dumps(records, separators=(",", ":"))
-    return f'{{"pool":{making.pool.text()},"states":{states}}}'
+    return Shard(tuple(making.pool.values), tuple(json.dumps(record, separators=(",", ":")) for record in records))
 
 
 class _Shard:

@@ -4,7 +4,14 @@
   const shards = {};
   const loading = {};
 
-  K3.shard = (name, value) => (shards[name] = { pool: value.pool, states: new Map(value.states.map((state) => [value.pool[state[0]], state])) });
+  /** A file of answers: `pooled` lines of values that others point to by number, then a line for each state. A line is read when it is needed. */
+  K3.shard = (name, pooled, text) => {
+    const lines = text.split("\n");
+    const values = [];
+    const pool = (number) => (values[number] === undefined ? (values[number] = JSON.parse(lines[number])) : values[number]);
+    const states = lines.slice(pooled).map((line) => JSON.parse(line));
+    shards[name] = { pool, states: new Map(states.map((state) => [pool(state[0]), state])) };
+  };
 
   function load(name) {
     if (shards[name]) return Promise.resolve(shards[name]);
@@ -27,7 +34,7 @@
   /** One cell of a compact grid; a number stands for a part in the pool. */
   function cell(part, row, column, pool) {
     let packed = part;
-    while (typeof packed === "number") packed = pool[packed];
+    while (typeof packed === "number") packed = pool(packed);
     const kind = Object.keys(packed)[0];
     const held = packed[kind];
     const of = (value) => cell(value, row, column, pool);
@@ -50,21 +57,21 @@
     const row = nearest(K3.facts.contexts, asked.context);
     const column = nearest(K3.facts.concurrencies, asked.concurrency);
     const { fits, ratio, ...planned } = cell(grid, row, column, pool);
-    const [written_as, command] = pool[texts[(K3.facts.contexts[row] > K3.facts.long ? "l" : "s") + (ratio === null ? "" : "r")]];
-    const text = pool[written_as];
-    const holes = pool[text.holes].map(([axis, values]) => (axis === "r" ? ratio : values[axis === "c" ? row : column]));
+    const [written_as, command] = pool(texts[(K3.facts.contexts[row] > K3.facts.long ? "l" : "s") + (ratio === null ? "" : "r")]);
+    const text = pool(written_as);
+    const holes = pool(text.holes).map(([axis, values]) => (axis === "r" ? ratio : values[axis === "c" ? row : column]));
     const fill = (words) => words.replace(/[\uE000-\uE0FF]/g, (character) => String(holes[character.charCodeAt(0) - 0xe000]));
     return {
-      ...JSON.parse(fill(JSON.stringify(pool[text.rest]))),
+      ...JSON.parse(fill(JSON.stringify(pool(text.rest)))),
       ...planned,
-      selection: pool[selection],
+      selection: pool(selection),
       context: K3.facts.contexts[row],
       concurrency: K3.facts.concurrencies[column],
-      rows: rows.map((number) => rowOf(pool, pool[number])),
-      figures: pool[figures],
-      forms: pool[text.forms],
-      command: fill(pool[command]) + asked.form,
-      written: fits ? written(pool, text.written[asked.form], pool[text.forms].find((one) => one.form === asked.form), fill) : null,
+      rows: rows.map((number) => rowOf(pool, pool(number))),
+      figures: pool(figures),
+      forms: pool(text.forms),
+      command: fill(pool(command)) + asked.form,
+      written: fits ? written(pool, text.written[asked.form], pool(text.forms).find((one) => one.form === asked.form), fill) : null,
     };
   }
 
@@ -72,8 +79,8 @@
     return {
       dimension,
       options: options.map(([shown, chosen, to, moves, refused]) => {
-        const [value, label, note] = pool[shown];
-        return { value, label, note, chosen: chosen === 1, to: to < 0 ? "" : pool[to], moves: moves < 0 ? [] : pool[moves], refused: refused < 0 ? null : pool[refused] };
+        const [value, label, note] = pool(shown);
+        return { value, label, note, chosen: chosen === 1, to: to < 0 ? "" : pool(to), moves: moves < 0 ? [] : pool(moves), refused: refused < 0 ? null : pool(refused) };
       }),
     };
   }
@@ -86,8 +93,8 @@
       if (!numbers.has(number)) numbers.set(number, numbers.size);
       return numbers.get(number);
     };
-    const lines = packed.flatMap((piece) => pool[piece]).map((line) => pool[line].map(([words, number]) => [fill(words), reason(number)]));
-    return { form: form.form, file: form.file, lines, reasons: [...numbers.keys()].map((number) => pool[number]), refused: "" };
+    const lines = packed.flatMap((piece) => pool(piece)).map((line) => pool(line).map(([words, number]) => [fill(words), reason(number)]));
+    return { form: form.form, file: form.file, lines, reasons: [...numbers.keys()].map((number) => pool(number)), refused: "" };
   }
 
   async function ask(asked) {
