@@ -7,11 +7,14 @@ the tests all see one JSON form. Integers stay integers: sizes here pass 2^53 on
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from k3stack.errors import InputError
 
-__all__ = ["GB", "GIB", "Origin", "dump", "format_bytes", "load"]
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+__all__ = ["GB", "GIB", "Origin", "dump", "first_fault", "format_bytes", "load"]
 
 GB = 10**9
 GIB = 2**30
@@ -57,10 +60,15 @@ def load(kind: type[T], data: Any) -> T:
         # Lax on purpose: JSON has no tuples, enums or sets. Types that JSON does have are still checked.
         value: T = _adapter(kind).validate_python(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "value"
-        raise InputError(f"{first['msg']}", where=f"{kind.__name__}.{field}") from error
+        field, what = first_fault(error)
+        raise InputError(what, where=f"{kind.__name__}.{field or 'value'}") from error
     return value
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """The first field that is wrong in data from outside, its parts joined by dots, and what is wrong with it."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"]
 
 
 def format_bytes(count: int) -> str:

@@ -1,16 +1,25 @@
 """The command line: speed, one JSON form, exit codes, no tracebacks."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
+from k3stack.checkpoint.convert.attention import AttentionScale
 from k3stack.checkpoint.inspect import InspectReport
-from k3stack.plan import Plan
+from k3stack.cli import convert, options, plan, recipe
+from k3stack.cli.asked import Place
+from k3stack.cli.spread import spread
+from k3stack.plan import KvDtype, Plan, StateDtype, search
+from k3stack.recipe.choice import Feature, Goal, Serving
 from k3stack.recipe.deployment import Deployment
+from k3stack.recipe.render import Form
+from k3stack.spec.schemes import Scheme
 from k3stack.values import load
 from tests.cli.run import k3
 from tests.paths import K3 as MOONSHOT
@@ -156,3 +165,34 @@ def test_explain_gives_every_setting_its_source() -> None:
     ran = k3("recipe", "kimi-k3", "--hardware", "b300", "--scheme", "nvfp4-mixed", "--explain")
     assert ran.code == 0
     assert "model card" in ran.out and "2026-08-14" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [
+        (options.SchemeName, Scheme),
+        (options.KvName, KvDtype),
+        (options.GoalName, Goal),
+        (options.ServingName, Serving),
+        (options.FeatureName, Feature),
+        (plan.GoalName, search.Goal),
+        (plan.StateName, StateDtype),
+        (recipe.FormName, Form),
+        (convert.ScaleName, AttentionScale),
+    ],
+)
+def test_options_name_all_that_their_room_knows(names: type[StrEnum], meant: type[StrEnum]) -> None:
+    """`k3 --help` must not import the rooms, so their words stand twice."""
+    assert set(names) == set(meant)
+
+
+def test_a_verb_takes_a_group_of_options_as_one_value() -> None:
+    seen: list[object] = []
+
+    @spread
+    def verb(*, before: int, place: Place, after: str = "x") -> None:
+        seen.extend([before, place, after])
+
+    verb(before=1, docker=True, host="::", port=None, python="p", after="y")
+    assert seen == [1, Place(True, "::", None, "p"), "y"]
+    assert [*inspect.signature(verb).parameters] == ["before", "docker", "host", "port", "python", "after"]

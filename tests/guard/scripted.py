@@ -21,6 +21,7 @@ from typing import Any
 
 from aiohttp import web
 
+from k3stack.ports import free_port
 from tests.guard.answers import PARIS, Answer, call
 
 GOOD = Answer("thinking", "let me look", [call()])
@@ -207,12 +208,6 @@ class ScriptedUpstream:
         assert request.transport is not None
         request.transport.close()
         return response
-
-
-def free_port() -> int:
-    with socket.socket() as each:
-        each.bind(("127.0.0.1", 0))
-        return int(each.getsockname()[1])
 
 
 def wait_for(port: int, child: subprocess.Popen[bytes] | None = None, seconds: float = 30) -> None:

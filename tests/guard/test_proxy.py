@@ -12,8 +12,9 @@ import httpx
 import openai
 import pytest
 
+from k3stack.ports import free_port
 from tests.guard.answers import PARIS, TOOLS
-from tests.guard.scripted import Guard, ScriptedUpstream, free_port, running_guard
+from tests.guard.scripted import Guard, ScriptedUpstream, running_guard
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 MESSAGES = [{"role": "user", "content": "weather?"}]

@@ -15,7 +15,6 @@ from k3stack.recipe.asking import check
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice, Feature, Goal, Serving, refused
 from k3stack.recipe.link import from_query, to_query
-from k3stack.recipe.options import options
 from k3stack.recipe.render import Form, render, skypilot
 from k3stack.spec.schemes import Scheme
 from k3stack.values import dump, load
@@ -156,18 +155,3 @@ def test_a_link_without_a_field_names_it(field: str) -> None:
     with pytest.raises(UsageError) as caught:
         from_query("&".join(parts))
     assert caught.value.where == field
-
-
-def test_every_option_that_is_not_allowed_has_a_reason_and_the_others_work() -> None:
-    from k3stack.recipe.choice import with_values
-
-    choice = Choice("vllm", "0.33.0", gpu("b300"), Scheme.MXFP4, Layout(tp=8))
-    offered = options(choice)
-    assert {option.dimension for option in offered} == {"hardware", "scheme", "goal", "serving", "version", "feature"}
-    by_value = {(option.dimension, option.value): option for option in offered}
-    assert "H100" in by_value["hardware", "h100"].reason
-    assert by_value["feature", "dflash"].reason and not by_value["feature", "dspark"].reason
-    for option in offered:
-        if option.dimension == "hardware":
-            changed = with_values(choice, {"gpu": gpu(option.value)})
-            assert bool(refused(changed)) == bool(option.reason)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from k3stack.cli.options import Sought, scheme_of
 
 if TYPE_CHECKING:
     from k3stack.launch.chosen import Asked
 
-__all__ = ["Docker", "EngineChoice", "Host", "Port", "Python", "asked_of"]
+__all__ = ["EngineChoice", "Place", "asked_of"]
 
 
 class EngineAsked(StrEnum):
@@ -24,18 +27,49 @@ class EngineAsked(StrEnum):
 EngineChoice = Annotated[
     EngineAsked | None, typer.Option("--engine", help="What serves; default vllm with GPUs, else the reference engine.")
 ]
-Python = Annotated[str | None, typer.Option("--python", help="The Python of the environment that has the engine.")]
-Docker = Annotated[bool, typer.Option("--docker", help="Start the recipe's container instead of a process.")]
-Host = Annotated[str, typer.Option("--host", help="Where to listen.")]
-Port = Annotated[int | None, typer.Option("--port", min=1, max=65_535, help="The port; default as in the recipe.")]
 
 
-def asked_of(where: str, **options: Any) -> Asked:
-    """The options as one value: `Asked`'s fields by name, and `feature`, which may be given several times."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How and where it runs on this machine."""
+
+    docker: Annotated[bool, typer.Option("--docker", help="Start the recipe's container instead of a process.")] = False
+    host: Annotated[str, typer.Option("--host", help="Where to listen.")] = "127.0.0.1"
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65_535, help="The port; default as in the recipe.")
+    ] = None
+    python: Annotated[
+        str | None, typer.Option("--python", help="The Python of the environment that has the engine.")
+    ] = None
+
+
+def asked_of(
+    where: str,
+    engine: EngineAsked | None,
+    version: str | None,
+    hardware: str | None,
+    sought: Sought,
+    place: Place,
+    name: str | None = None,
+    extra: tuple[str, ...] = (),
+) -> Asked:
+    """The options as one value.
+
+    Args:
+        name: the model's name in the API.
+        extra: further words for the engine's command line.
+    """
     from k3stack.launch.chosen import Asked
 
-    features = tuple(str(one) for one in options.pop("feature") or ())
-    plain: dict[str, Any] = {
-        name: str(value) if isinstance(value, StrEnum) else value for name, value in options.items()
-    }
-    return Asked(where, features=features, **plain)
+    return Asked(
+        where,
+        engine=None if engine is None else engine.value,
+        hardware=hardware,
+        scheme=scheme_of(sought.scheme),
+        host=place.host,
+        port=place.port,
+        name=name,
+        python=place.python,
+        extra=extra,
+        **sought.wishes(version),
+    )

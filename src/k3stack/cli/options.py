@@ -1,54 +1,52 @@
 """Options that several verbs take, each described once.
 
-`k3 plan` has its own standard values; `k3 recipe` leaves open what nobody says, so its types may be None.
+`k3 plan` has its own standard values; verbs that take `Sought` leave open what nobody says, so its fields may be None.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from k3stack.cli.tiny import SchemeName
+if TYPE_CHECKING:
+    from k3stack.spec.schemes import Scheme
 
 __all__ = [
     "BatchedTokens",
-    "BatchedTokensOpen",
     "Concurrency",
-    "ConcurrencyOpen",
     "Context",
-    "ContextOpen",
     "ContextParallel",
-    "ContextParallelOpen",
     "DataParallel",
-    "DataParallelOpen",
     "EngineName",
     "EngineOption",
     "EngineVersion",
     "ExpertParallel",
-    "ExpertParallelOpen",
-    "FeatureName",
-    "FeatureOption",
-    "GoalName",
-    "GoalOption",
-    "GpusOpen",
     "HardwareOpen",
     "KvName",
-    "KvOpen",
     "KvOption",
     "PipelineParallel",
-    "PipelineParallelOpen",
     "PrefixCaching",
     "SchemeName",
     "SchemeOption",
-    "ServingName",
-    "ServingOption",
+    "Sought",
     "TensorParallelOpen",
     "Utilization",
-    "UtilizationOpen",
     "Where",
+    "scheme_of",
 ]
+
+
+class SchemeName(StrEnum):
+    """The schemes, without importing what they mean."""
+
+    MXFP4 = "mxfp4"
+    NVFP4_MIXED = "nvfp4-mixed"
+    NVFP4_EXPERTS = "nvfp4-experts"
+    FP8_BLOCK = "fp8-block"
+    BF16 = "bf16"
 
 
 class EngineName(StrEnum):
@@ -103,31 +101,63 @@ _KV = typer.Option("--kv-dtype", help="How the MLA cache is stored.")
 Where = Annotated[str, typer.Argument(help="A folder, a hub id, or kimi-k3 for the published values.")]
 SchemeOption = Annotated[SchemeName | None, typer.Option(help="This scheme instead of the checkpoint's own.")]
 EngineOption = Annotated[EngineName, typer.Option("--engine", help="Which engine serves.")]
+EngineVersion = Annotated[str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")]
 HardwareOpen = Annotated[str | None, typer.Option(help="The GPU: b300, h200, gb200, mi355x, ...")]
-GpusOpen = Annotated[int | None, typer.Option(min=1, help="How many of them.")]
 TensorParallelOpen = Annotated[
     int | None, typer.Option("--tp", min=1, help="Tensor-parallel size; default what is left.")
 ]
 PipelineParallel = Annotated[int, _PIPELINE]
-PipelineParallelOpen = Annotated[int | None, _PIPELINE]
 DataParallel = Annotated[int, _DATA]
-DataParallelOpen = Annotated[int | None, _DATA]
 ExpertParallel = Annotated[bool, _EXPERT]
-ExpertParallelOpen = Annotated[bool | None, _EXPERT]
 ContextParallel = Annotated[int, _DCP]
-ContextParallelOpen = Annotated[int | None, _DCP]
 Context = Annotated[int, _CONTEXT]
-ContextOpen = Annotated[int | None, _CONTEXT]
 Concurrency = Annotated[int, _CONCURRENCY]
-ConcurrencyOpen = Annotated[int | None, _CONCURRENCY]
 BatchedTokens = Annotated[int, _BATCHED]
-BatchedTokensOpen = Annotated[int | None, _BATCHED]
 Utilization = Annotated[float, _UTILIZATION]
-UtilizationOpen = Annotated[float | None, _UTILIZATION]
 KvOption = Annotated[KvName, _KV]
-KvOpen = Annotated[KvName | None, _KV]
 PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
-EngineVersion = Annotated[str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")]
-GoalOption = Annotated[GoalName, typer.Option(help="What the endpoint should be good at.")]
-ServingOption = Annotated[ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")]
-FeatureOption = Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What `k3 recipe`, `k3 preflight` and `k3 up` ask about a deployment, wherever it will run; None is left open."""
+
+    scheme: SchemeOption = None
+    goal: Annotated[GoalName, typer.Option(help="What the endpoint should be good at.")] = GoalName.BALANCED
+    serving: Annotated[ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")] = (
+        ServingName.UNIFIED
+    )
+    feature: Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")] = None
+    gpus: Annotated[int | None, typer.Option(min=1, help="How many of them.")] = None
+    tp: TensorParallelOpen = None
+    pp: Annotated[int | None, _PIPELINE] = None
+    dp: Annotated[int | None, _DATA] = None
+    ep: Annotated[bool | None, _EXPERT] = None
+    dcp: Annotated[int | None, _DCP] = None
+    context: Annotated[int | None, _CONTEXT] = None
+    concurrency: Annotated[int | None, _CONCURRENCY] = None
+    kv_dtype: Annotated[KvName | None, _KV] = None
+    prefix_caching: PrefixCaching = True
+    batched_tokens: Annotated[int | None, _BATCHED] = None
+    utilization: Annotated[float | None, _UTILIZATION] = None
+
+    def wishes(self, version: str | None) -> dict[str, Any]:
+        """All of them but the scheme, by `Wishes`'s names and types."""
+        from k3stack.plan.layout import KvDtype
+        from k3stack.recipe.choice import Feature, Goal, Serving
+
+        said = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("scheme", "feature")}
+        return said | {
+            "version": version,
+            "goal": Goal(self.goal),
+            "serving": Serving(self.serving),
+            "features": tuple(Feature(one) for one in self.feature or ()),
+            "kv_dtype": None if self.kv_dtype is None else KvDtype(self.kv_dtype),
+        }
+
+
+def scheme_of(name: SchemeName | None) -> Scheme | None:
+    """The scheme of that name."""
+    from k3stack.spec.schemes import Scheme
+
+    return None if name is None else Scheme(name)

@@ -26,6 +26,7 @@ from k3stack.cli.options import (
     TensorParallelOpen,
     Utilization,
     Where,
+    scheme_of,
 )
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 
@@ -167,9 +168,8 @@ def _plan(
 ) -> Plan:
     from k3stack.checkpoint.target import target
     from k3stack.plan import make_plan
-    from k3stack.spec.schemes import Scheme
 
-    spec, model = target(where, None if scheme is None else Scheme(scheme.value))
+    spec, model = target(where, scheme_of(scheme))
     return make_plan(spec, model, gpu, layout, workload, engine.value, release, _saved(engine, gpu))
 
 
@@ -227,9 +227,8 @@ def _without_gpus(output: Output, where: str, scheme: SchemeName | None) -> int:
     from k3stack.cli.plan_output import show_routes
     from k3stack.hardware.machine import look
     from k3stack.plan.routes import routes
-    from k3stack.spec.schemes import Scheme
 
-    target(where, None if scheme is None else Scheme(scheme.value))
+    target(where, scheme_of(scheme))
     machine = look(measure=False)
     ways = routes(0, machine.ram_bytes, max((disk.free_bytes for disk in machine.disks), default=0))
     output.note("no GPU that k3stack knows was found here; with --hardware you can plan for another machine")
@@ -251,9 +250,8 @@ def _search(
     from k3stack.checkpoint.target import target
     from k3stack.cli.plan_output import show_search
     from k3stack.plan.search import Goal, search
-    from k3stack.spec.schemes import Scheme
 
-    spec, model = target(where, None if scheme is None else Scheme(scheme.value))
+    spec, model = target(where, scheme_of(scheme))
     kind = Goal(goal.value)
     found = search(spec, model, gpu, gpus, workload, kind, engine.value, release, _saved(engine, gpu))
     output.result(found, lambda console: show_search(found, console))
@@ -270,9 +268,8 @@ def _calibrate(
     from k3stack.plan import site
     from k3stack.plan.compare import compare, run_of
     from k3stack.plan.logs import read_log
-    from k3stack.spec.schemes import Scheme
 
-    spec, _ = target(where, None if scheme is None else Scheme(scheme.value))
+    spec, _ = target(where, scheme_of(scheme))
     seen = read_log(log)
     compared = compare(seen, spec) if seen.number("tp") is not None else ()
     if not compared:

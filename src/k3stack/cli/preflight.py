@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from k3stack.cli import options
-from k3stack.cli.asked import Docker, EngineChoice, Host, Port, Python, asked_of
+from k3stack.cli.asked import EngineChoice, Place, asked_of
 from k3stack.cli.output import NO, YES, JsonFlag, Output
+from k3stack.cli.spread import spread
 
 if TYPE_CHECKING:
     from k3stack.launch.chosen import Asked
@@ -18,31 +19,15 @@ if TYPE_CHECKING:
 __all__ = ["preflight"]
 
 
+@spread
 def preflight(
     where: options.Where = "kimi-k3",
+    *,
     engine: EngineChoice = None,
     engine_version: options.EngineVersion = None,
     hardware: options.HardwareOpen = None,
-    scheme: options.SchemeOption = None,
-    goal: options.GoalOption = options.GoalName.BALANCED,
-    serving: options.ServingOption = options.ServingName.UNIFIED,
-    feature: options.FeatureOption = None,
-    gpus: options.GpusOpen = None,
-    tp: options.TensorParallelOpen = None,
-    pp: options.PipelineParallelOpen = None,
-    dp: options.DataParallelOpen = None,
-    ep: options.ExpertParallelOpen = None,
-    dcp: options.ContextParallelOpen = None,
-    context: options.ContextOpen = None,
-    concurrency: options.ConcurrencyOpen = None,
-    kv_dtype: options.KvOpen = None,
-    prefix_caching: options.PrefixCaching = True,
-    batched_tokens: options.BatchedTokensOpen = None,
-    utilization: options.UtilizationOpen = None,
-    docker: Docker = False,
-    host: Host = "127.0.0.1",
-    port: Port = None,
-    python: Python = None,
+    sought: options.Sought,
+    place: Place,
     ask: Annotated[
         bool, typer.Option("--ask-engine", help="Let the engine's own parser read the flags: 20 s and more of imports.")
     ] = False,
@@ -64,15 +49,10 @@ def preflight(
     from k3stack.cli.findings_output import show_findings
     from k3stack.launch.preflight import preflight as run
 
-    words = asked_of(
-        where, engine=engine, version=engine_version, hardware=hardware, scheme=scheme, goal=goal, serving=serving,
-        feature=feature, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context, concurrency=concurrency,
-        kv_dtype=kv_dtype, prefix_caching=prefix_caching, batched_tokens=batched_tokens, utilization=utilization,
-        host=host, port=port, python=python,
-    )  # fmt: skip
-    wanted, deployment = _wanted(output, words, docker, head)
+    words = asked_of(where, engine, engine_version, hardware, sought, place)
+    wanted, deployment = _wanted(output, words, place.docker, head)
     with output.progress("preflight"):
-        found = run(wanted, deployment, python, ask)
+        found = run(wanted, deployment, place.python, ask)
     output.result(found, lambda console: show_findings(found, console, quiet))
     raise typer.Exit(YES if found.good else NO)
 

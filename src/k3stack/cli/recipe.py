@@ -8,34 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli.options import (
-    BatchedTokensOpen,
-    ConcurrencyOpen,
-    ContextOpen,
-    ContextParallelOpen,
-    DataParallelOpen,
-    EngineName,
-    EngineOption,
-    EngineVersion,
-    ExpertParallelOpen,
-    FeatureName,
-    FeatureOption,
-    GoalName,
-    GoalOption,
-    GpusOpen,
-    HardwareOpen,
-    KvOpen,
-    PipelineParallelOpen,
-    PrefixCaching,
-    SchemeOption,
-    ServingName,
-    ServingOption,
-    TensorParallelOpen,
-    UtilizationOpen,
-    Where,
-)
+from k3stack.cli.options import EngineName, EngineOption, EngineVersion, HardwareOpen, Sought, Where, scheme_of
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 from k3stack.cli.plan import show as show_plan
+from k3stack.cli.spread import spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,8 +19,6 @@ if TYPE_CHECKING:
     from k3stack.recipe.deployment import Deployment
     from k3stack.recipe.doctor import Diagnosis
     from k3stack.recipe.fit import Fit
-    from k3stack.recipe.wanted import Wanted
-    from k3stack.spec.model import ModelSpec
 
 __all__ = ["recipe"]
 
@@ -60,27 +34,14 @@ class FormName(StrEnum):
     SKYPILOT = "skypilot"
 
 
+@spread
 def recipe(
     where: Where = "kimi-k3",
+    *,
     hardware: HardwareOpen = None,
     engine: EngineOption = EngineName.VLLM,
     engine_version: EngineVersion = None,
-    scheme: SchemeOption = None,
-    goal: GoalOption = GoalName.BALANCED,
-    serving: ServingOption = ServingName.UNIFIED,
-    feature: FeatureOption = None,
-    gpus: GpusOpen = None,
-    tp: TensorParallelOpen = None,
-    pp: PipelineParallelOpen = None,
-    dp: DataParallelOpen = None,
-    ep: ExpertParallelOpen = None,
-    dcp: ContextParallelOpen = None,
-    context: ContextOpen = None,
-    concurrency: ConcurrencyOpen = None,
-    kv_dtype: KvOpen = None,
-    prefix_caching: PrefixCaching = True,
-    batched_tokens: BatchedTokensOpen = None,
-    utilization: UtilizationOpen = None,
+    sought: Sought,
     link: Annotated[str | None, typer.Option(help="A saved choice, instead of all options above.")] = None,
     form: Annotated[FormName, typer.Option("--format", help="What to print.")] = FormName.DOCKER,
     explain: Annotated[
@@ -103,14 +64,7 @@ def recipe(
     output = Output(as_json)
     if copied is not None:
         _examine(output, copied, hardware, engine_version, translate, form)
-    if link is not None:
-        found = _linked(link)
-    else:
-        sizes = (gpus, tp, pp, dp, ep, dcp)
-        work = (context, concurrency, kv_dtype, prefix_caching, batched_tokens, utilization)
-        found = _planned(
-            *_wanted(where, hardware, engine, engine_version, scheme, goal, serving, feature or [], sizes, work)
-        )
+    found = _linked(link) if link is not None else _planned(where, hardware, engine, engine_version, sought)
     deployment = _deployment(output, found)
     if check:
         _check(output, deployment, python, image)
@@ -126,61 +80,18 @@ def recipe(
         output.text("" if as_json else render(deployment, Form(form.value)), deployment)
 
 
-def _wanted(
-    where: str,
-    hardware: str | None,
-    engine: EngineName,
-    version: str | None,
-    scheme: SchemeOption,
-    goal: GoalName,
-    serving: ServingName,
-    features: list[FeatureName],
-    sizes: tuple[int | None, int | None, int | None, int | None, bool | None, int | None],
-    work: tuple[int | None, int | None, KvOpen, bool, int | None, float | None],
-) -> tuple[Wanted, ModelSpec]:
-    """The options as one value, and the model they are about."""
+def _planned(where: str, hardware: str | None, engine: EngineName, version: str | None, sought: Sought) -> Fit:
+    """The choice that the options come to, with the planner's word on it."""
     from k3stack.checkpoint.target import target
     from k3stack.errors import UsageError
     from k3stack.hardware.table import gpu
-    from k3stack.plan.layout import KvDtype
-    from k3stack.recipe.choice import Feature, Goal, Serving
-    from k3stack.recipe.wanted import Wanted
-    from k3stack.spec.schemes import Scheme
+    from k3stack.plan.site import saved
+    from k3stack.recipe.wanted import Wanted, fitting
 
     if hardware is None:
         raise UsageError("is missing", where="--hardware", hint="For example --hardware b300.")
-    spec, model = target(where, None if scheme is None else Scheme(scheme.value))
-    gpus, tp, pp, dp, ep, dcp = sizes
-    context, concurrency, kv, prefix_caching, batched_tokens, utilization = work
-    wanted = Wanted(
-        gpu=gpu(hardware),
-        engine=engine.value,
-        version=version,
-        scheme=spec.scheme,
-        goal=Goal(goal.value),
-        serving=Serving(serving.value),
-        features=tuple(Feature(one.value) for one in features),
-        gpus=gpus,
-        tp=tp,
-        pp=pp,
-        dp=dp,
-        ep=ep,
-        dcp=dcp,
-        context=context,
-        concurrency=concurrency,
-        kv_dtype=None if kv is None else KvDtype(kv.value),
-        prefix_caching=prefix_caching,
-        batched_tokens=batched_tokens,
-        utilization=utilization,
-        model=model,
-    )
-    return wanted, spec
-
-
-def _planned(wanted: Wanted, spec: ModelSpec) -> Fit:
-    from k3stack.plan.site import saved
-    from k3stack.recipe.wanted import fitting
-
+    spec, model = target(where, scheme_of(sought.scheme))
+    wanted = Wanted(gpu(hardware), engine.value, spec.scheme, model, **sought.wishes(version))
     return fitting(wanted, spec, saved(wanted.engine, wanted.gpu.id))
 
 

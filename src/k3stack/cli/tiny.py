@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from k3stack.cli.options import SchemeName
 from k3stack.cli.output import JsonFlag, Output
 
-__all__ = ["SchemeName", "tiny"]
-
-
-class SchemeName(StrEnum):
-    """The schemes, without importing what they mean."""
-
-    MXFP4 = "mxfp4"
-    NVFP4_MIXED = "nvfp4-mixed"
-    NVFP4_EXPERTS = "nvfp4-experts"
-    FP8_BLOCK = "fp8-block"
-    BF16 = "bf16"
+__all__ = ["tiny"]
 
 
 def tiny(

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from k3stack.cli import options
-from k3stack.cli.asked import Docker, EngineChoice, Host, Port, Python, asked_of
+from k3stack.cli.asked import EngineChoice, Place, asked_of
 from k3stack.cli.down import StateOption
 from k3stack.cli.output import NO, YES, JsonFlag, Output
+from k3stack.cli.spread import spread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,32 +44,16 @@ class WeightsName(StrEnum):
     RANDOM = "random"
 
 
+@spread
 def up(
     context_: typer.Context,
     where: options.Where,
+    *,
     engine: EngineChoice = None,
     engine_version: options.EngineVersion = None,
     hardware: options.HardwareOpen = None,
-    scheme: options.SchemeOption = None,
-    goal: options.GoalOption = options.GoalName.BALANCED,
-    serving: options.ServingOption = options.ServingName.UNIFIED,
-    feature: options.FeatureOption = None,
-    gpus: options.GpusOpen = None,
-    tp: options.TensorParallelOpen = None,
-    pp: options.PipelineParallelOpen = None,
-    dp: options.DataParallelOpen = None,
-    ep: options.ExpertParallelOpen = None,
-    dcp: options.ContextParallelOpen = None,
-    context: options.ContextOpen = None,
-    concurrency: options.ConcurrencyOpen = None,
-    kv_dtype: options.KvOpen = None,
-    prefix_caching: options.PrefixCaching = True,
-    batched_tokens: options.BatchedTokensOpen = None,
-    utilization: options.UtilizationOpen = None,
-    docker: Docker = False,
-    host: Host = "127.0.0.1",
-    port: Port = None,
-    python: Python = None,
+    sought: options.Sought,
+    place: Place,
     served_name: Annotated[str | None, typer.Option(help="The model's name in the API.")] = None,
     name: Annotated[str, typer.Option(help="The endpoint's name here, for k3 status and k3 down.")] = "k3",
     check: Annotated[LevelName, typer.Option("--check", help="How much to check once it is ready.")] = LevelName.QUICK,
@@ -94,15 +79,10 @@ def up(
     from k3stack.launch.up import up as run
 
     output = Output(as_json)
-    words = asked_of(
-        where, engine=engine, version=engine_version, hardware=hardware, scheme=scheme, goal=goal, serving=serving,
-        feature=feature, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context, concurrency=concurrency,
-        kv_dtype=kv_dtype, prefix_caching=prefix_caching, batched_tokens=batched_tokens, utilization=utilization,
-        host=host, port=port, python=python, name=served_name, extra=tuple(context_.args),
-    )  # fmt: skip
+    words = asked_of(where, engine, engine_version, hardware, sought, place, served_name, tuple(context_.args))
     how = Options(
         name=name,
-        docker=docker,
+        docker=place.docker,
         level=None if check is LevelName.NONE else check.value,
         weights=None if weights is None else weights.value,
         skip_preflight=anyway,

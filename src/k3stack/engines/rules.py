@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3stack.errors import InputError, NotKnownError
+from k3stack.values import first_fault
 
 __all__ = ["CARD_VERSION", "Rule", "applying", "checks", "holds", "refusals", "rules"]
 
@@ -131,8 +132,8 @@ def rules(engine: str) -> tuple[Rule, ...]:
     try:
         return tuple(_File.model_validate(yaml.safe_load(file.read_text())).rules)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(first["msg"], where=f"{engine}.yaml: {'.'.join(map(str, first['loc']))}") from error
+        field, what = first_fault(error)
+        raise InputError(what, where=f"{engine}.yaml: {field}") from error
 
 
 def applying(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:

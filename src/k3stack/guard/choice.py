@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from k3stack.guard import codec
 from k3stack.guard.calls import Call
 from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, RESTATED, Channels, Piece
 from k3stack.guard.lane import decoded
@@ -135,8 +136,6 @@ class Choice:
             part = self._fragments(index, fragment.get("id") or "", function.get("name") or "")
             arguments = function.get("arguments")
             if isinstance(arguments, dict):  # some servers send the object itself
-                from k3stack.guard import codec
-
                 arguments = codec.dumps(arguments).decode()
             if isinstance(arguments, str):
                 part.arguments.append(arguments)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from typing import Any
 
 from k3stack.guard import codec
-from k3stack.guard.attempts import Failure
 from k3stack.guard.refused import RefusedError
 
 __all__ = [
@@ -18,7 +17,6 @@ __all__ = [
     "Send",
     "body_chunks",
     "error_body",
-    "failure_body",
     "read_body",
     "request_headers",
     "respond",
@@ -106,8 +104,3 @@ async def respond(send: Send, status: int, body: bytes, headers: Headers | None 
 def error_body(message: str, code: str, *, kind: str = "k3_guard_error", param: str | None = None) -> bytes:
     """An error in OpenAI's form."""
     return codec.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
-
-
-def failure_body(failure: Failure) -> bytes:
-    """The same for a failure of the core."""
-    return codec.dumps(failure.body)

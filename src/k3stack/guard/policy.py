@@ -30,7 +30,6 @@ class Problem(StrEnum):
     PARALLEL_CALLS = "parallel_calls"
     CUT_CALL = "cut_call"
     EMPTY_ANSWER = "empty_answer"
-    TOO_LARGE = "too_large"
 
 
 class Repair(StrEnum):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from k3stack import xtml
+from k3stack.guard import codec
 from k3stack.guard.images import image_urls
 from k3stack.guard.request import ChatRequest
 from k3stack.xtml.encode import IMAGE_PLACEHOLDER
@@ -143,8 +144,6 @@ def _chain(text: bytes) -> bytes:
 
 
 def _tools(tools: list[Any]) -> Iterator[tuple[str, bytes]]:
-    from k3stack.guard import codec
-
     for tool in tools:
         function = tool.get("function") if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None

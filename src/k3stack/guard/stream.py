@@ -16,6 +16,7 @@ from k3stack.guard.attempts import Attempts, Failure, Step, add_usage
 from k3stack.guard.channels import CATCH_UP, CONTENT, REASONING, Piece
 from k3stack.guard.choice import Choice, HeldTooMuchError, other_fields, text_delta
 from k3stack.guard.lane import Lane
+from k3stack.guard.outgoing import Chunk, Outgoing
 from k3stack.guard.policy import Policy
 from k3stack.guard.request import ChatRequest
 from k3stack.guard.sse import DONE, Event, SseReader, event, one_event
@@ -23,7 +24,6 @@ from k3stack.guard.verdict import Judged, judge
 
 __all__ = ["StreamGuard"]
 
-_Chunk = dict[str, Any]
 _CHANNELS = {"content": CONTENT, "reasoning": REASONING, "reasoning_content": REASONING}
 _LANES = 8
 """How often a stream's form may be learned: text changes its channel once or twice."""
@@ -51,10 +51,10 @@ class StreamGuard:
         self.request = request
         self._policy = policy
         self._clock = clock
-        self._attempts: Attempts[_Chunk] = Attempts(request, policy, clock)
+        self._attempts: Attempts[Chunk] = Attempts(request, policy, clock)
         self.report = self._attempts.report
         self._content_sent = False
-        self._first_chunk: _Chunk | None = None
+        self._outgoing = Outgoing(self._attempts)
         self._over = False
         self._held_since: float | None = None
         self._lane: Lane | None = None
@@ -147,8 +147,7 @@ class StreamGuard:
         if self._over:
             return out
         if self.request.include_usage:
-            usage = {**(self._first_chunk or {}), "choices": [], "usage": self._attempts.usage}
-            out += event(usage)
+            out += self._outgoing.usage_so_far()
         self._over = True
         return out + DONE
 
@@ -171,8 +170,7 @@ class StreamGuard:
             return self._broken(Failure("upstream_malformed", "an event of the upstream is not a chat chunk"))
         if chunk.get("error"):
             return self._upstream_error(each.raw)
-        if self._first_chunk is None:
-            self._first_chunk = {name: value for name, value in chunk.items() if name != "usage"}
+        self._outgoing.remember(chunk)
         return self._chunk(chunk, each.raw)
 
     def _plain(self, chunk: Any, raw: bytes) -> bytes | None:
@@ -232,39 +230,25 @@ class StreamGuard:
         self._over = True
         return raw
 
-    def _chunk(self, chunk: _Chunk, raw: bytes) -> bytes:
+    def _chunk(self, chunk: Chunk, raw: bytes) -> bytes:
         if isinstance(chunk.get("usage"), dict):
             self._attempt_usage = chunk["usage"]
         if self._again:
             return b""
         entries = chunk.get("choices") or []
         if not entries:
-            return self._usage_chunk(chunk, raw)
+            return self._outgoing.usage(chunk, raw)
         sent = [self._entry(chunk, entry) for entry in entries]
         if self._over:
             return sent[-1] or b""
         if all(each is None for each in sent):
             return raw
         return b"".join(
-            self._single(chunk, entry) if each is None else each for entry, each in zip(entries, sent, strict=True)
+            self._outgoing.single(chunk, entry) if each is None else each
+            for entry, each in zip(entries, sent, strict=True)
         )
 
-    def _usage_chunk(self, chunk: _Chunk, raw: bytes) -> bytes:
-        if not self._attempts.number:
-            return raw
-        return event(self._rebased({**chunk}))
-
-    def _rebased(self, chunk: _Chunk) -> _Chunk:
-        """A later attempt's chunk under the first one's id, with the usage of all attempts."""
-        if not self._attempts.number:
-            return chunk
-        first = self._first_chunk or {}
-        chunk.update({name: first[name] for name in ("id", "created") if name in first})
-        if isinstance(chunk.get("usage"), dict):
-            chunk["usage"] = add_usage(self._attempts.usage, chunk["usage"])
-        return chunk
-
-    def _entry(self, chunk: _Chunk, entry: dict[str, Any]) -> bytes | None:
+    def _entry(self, chunk: Chunk, entry: dict[str, Any]) -> bytes | None:
         """The bytes to send for one choice of a chunk; None when it may go out as it came."""
         if self._over:
             return b""
@@ -285,7 +269,7 @@ class StreamGuard:
             self._content_sent = self._content_sent or bool(pieces)
             return None
         sent = self._text(pieces) | ({} if self._attempts.number else other_fields(delta))
-        return self._single(chunk, {**entry, "delta": sent}) if sent else b""
+        return self._outgoing.single(chunk, {**entry, "delta": sent}) if sent else b""
 
     def _text(self, pieces: list[Piece]) -> dict[str, str]:
         """The text that this attempt may send: a later one gives content only if none went out before."""
@@ -299,12 +283,9 @@ class StreamGuard:
             self._content_sent = self._words_out = True
         return text
 
-    def _single(self, chunk: _Chunk, entry: dict[str, Any]) -> bytes:
-        return event(self._rebased({**chunk, "choices": [entry]}))
-
     def _finish_choice(
         self,
-        chunk: _Chunk,
+        chunk: Chunk,
         entry: dict[str, Any],
         choice: Choice,
         pieces: list[Piece],
@@ -324,7 +305,7 @@ class StreamGuard:
             if plain and first and self.report.flag is None:
                 return None
             return self._accepted(chunk, entry, rest, judged)
-        text = self._single(chunk, {**entry, "delta": rest, "finish_reason": None}) if rest else b""
+        text = self._outgoing.single(chunk, {**entry, "delta": rest, "finish_reason": None}) if rest else b""
         if not words_late:
             self._attempts.keep([judged], {**chunk, "choices": [{**entry, "delta": {}}]})
         if self._attempts.may_ask_again():
@@ -332,25 +313,10 @@ class StreamGuard:
             return text
         return text + self._give_up()
 
-    def _accepted(self, chunk: _Chunk, entry: dict[str, Any], rest: dict[str, Any], judged: Judged) -> bytes:
-        """Text that is left, then each call whole, then the finish with the flag."""
-        out = []
-        bare = {name: value for name, value in chunk.items() if name != "usage"}
-        quiet = {name: value for name, value in entry.items() if name != "logprobs"}
-        if rest:
-            out.append(self._single(dict(bare), {**entry, "delta": rest, "finish_reason": None}))
-        for number, checked in enumerate(judged.calls):
-            call = checked.call
-            function = {"name": call.name, "arguments": call.arguments}
-            delta = {"tool_calls": [{"index": number, "id": call.id, "type": "function", "function": function}]}
-            out.append(self._single(dict(bare), {**quiet, "delta": delta, "finish_reason": None}))
-        self.report.sent_calls += len(judged.calls)
-        last = {**chunk}
-        if flag := self.report.flag:
-            last["k3_guard"] = flag
-        out.append(self._single(last, {**quiet, "delta": {}, "finish_reason": judged.reason}))
+    def _accepted(self, chunk: Chunk, entry: dict[str, Any], rest: dict[str, Any], judged: Judged) -> bytes:
+        out = self._outgoing.answer(chunk, entry, rest, judged)
         self._release()
-        return b"".join(out)
+        return out
 
     def _give_up(self) -> bytes:
         """No attempt was acceptable, and no more are allowed."""
@@ -368,7 +334,7 @@ class StreamGuard:
         for index, choice in self._choices.items():
             if not choice.finished:
                 entry = {"index": index, "delta": {}, "finish_reason": "stop"}
-                out.append(self._finish_choice(dict(self._first_chunk or {}), entry, choice, [], False, "stop") or b"")
+                out.append(self._finish_choice(self._outgoing.blank(), entry, choice, [], False, "stop") or b"")
                 if self._again or self._over:
                     return b"".join(out)
         self._attempts.settle()
@@ -393,7 +359,7 @@ class StreamGuard:
             self._held_since = None
 
 
-def _well_formed(chunk: _Chunk) -> bool:
+def _well_formed(chunk: Chunk) -> bool:
     choices = chunk.get("choices")
     if choices is None:
         return True

@@ -6,18 +6,17 @@ Steps that know only Kimi-K3 are left out for other models, and said to be left 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu, gpu
-from k3stack.plan.layout import KvDtype
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
-from k3stack.recipe.choice import Feature, Goal, Serving
+from k3stack.recipe.choice import Serving
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit
-from k3stack.recipe.wanted import Wanted, fitting
+from k3stack.recipe.wanted import Wanted, Wishes, fitting
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
@@ -25,35 +24,22 @@ __all__ = ["Asked", "Chosen", "choose", "is_kimi"]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Wishes):
     """What the options of `k3 up` and `k3 preflight` say; None is left open.
 
     Attributes:
         where: a folder, a hub id, or kimi-k3 for the published values.
         engine: vllm, sglang or reference; None takes what can run here.
+        scheme: this one instead of the checkpoint's own.
+        name: the model's name in the API.
+        python: of the environment that has the engine.
         extra: further words for the engine's command line.
     """
 
     where: str
     engine: str | None = None
-    version: str | None = None
     hardware: str | None = None
-    gpus: int | None = None
-    scheme: str | None = None
-    goal: str = "balanced"
-    serving: str = "unified"
-    features: tuple[str, ...] = ()
-    tp: int | None = None
-    pp: int | None = None
-    dp: int | None = None
-    ep: bool | None = None
-    dcp: int | None = None
-    context: int | None = None
-    concurrency: int | None = None
-    kv_dtype: str | None = None
-    prefix_caching: bool = True
-    batched_tokens: int | None = None
-    utilization: float | None = None
+    scheme: Scheme | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     name: str | None = None
@@ -103,12 +89,13 @@ def choose(asked: Asked, found: tuple[Gpu, int] | None) -> Chosen:
         return Chosen(engine, asked.where, None, None, None, (f"plan and recipe: not applicable, {why}",))
     from k3stack.checkpoint.target import target
 
-    spec, model = target(asked.where, None if asked.scheme is None else Scheme(asked.scheme))
+    spec, model = target(asked.where, asked.scheme)
     if engine == "reference":
         why = "the reference engine keeps everything in host memory and takes no flags of an engine"
         return Chosen(engine, model, spec, None, None, (f"plan and recipe: not applicable, {why}",))
     kind, count = _hardware(asked, found)
-    fit = fitting(_wanted(asked, engine, kind, count, spec, model), spec, saved(engine, kind.id))
+    wanted = Wanted.of(replace(asked, gpus=count), kind, engine, spec.scheme, model)
+    fit = fitting(wanted, spec, saved(engine, kind.id))
     return Chosen(engine, model, spec, fit, build(fit.choice, asked.name) if fit.yes else None, fit.unknown)
 
 
@@ -135,28 +122,3 @@ def _hardware(asked: Asked, found: tuple[Gpu, int] | None) -> tuple[Gpu, int | N
         )
     here = asked.tp is None and asked.serving == Serving.UNIFIED
     return found[0], asked.gpus or (found[1] if here else None)
-
-
-def _wanted(asked: Asked, engine: str, kind: Gpu, count: int | None, spec: ModelSpec, model: str) -> Wanted:
-    return Wanted(
-        gpu=kind,
-        engine=engine,
-        version=asked.version,
-        scheme=spec.scheme,
-        goal=Goal(asked.goal),
-        serving=Serving(asked.serving),
-        features=tuple(Feature(one) for one in asked.features),
-        gpus=count,
-        tp=asked.tp,
-        pp=asked.pp,
-        dp=asked.dp,
-        ep=asked.ep,
-        dcp=asked.dcp,
-        context=asked.context,
-        concurrency=asked.concurrency,
-        kv_dtype=None if asked.kv_dtype is None else KvDtype(asked.kv_dtype),
-        prefix_caching=asked.prefix_caching,
-        batched_tokens=asked.batched_tokens,
-        utilization=asked.utilization,
-        model=model,
-    )

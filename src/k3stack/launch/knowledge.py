@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from k3stack.errors import InputError
+from k3stack.values import first_fault
 
 __all__ = ["Failure", "Wording", "failure", "failures", "read_failures"]
 
@@ -91,8 +92,8 @@ def read_failures(text: str, where: str) -> tuple[Failure, ...]:
     try:
         found = tuple(_Table.model_validate(yaml.safe_load(text)).failures)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(first["msg"], where=f"{where}: {'.'.join(map(str, first['loc']))}") from error
+        field, what = first_fault(error)
+        raise InputError(what, where=f"{where}: {field}") from error
     ids = [one.id for one in found]
     for one in found:
         if ids.count(one.id) > 1:

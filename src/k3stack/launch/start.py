@@ -71,7 +71,7 @@ def start_of(asked: Asked, chosen: Chosen, docker: bool = False, run: str = "k3"
     if chosen.deployment is None:
         if docker:
             raise UsageError("needs a recipe, which there is for Kimi-K3 only", where="--docker")
-        return _reference(asked, chosen) if chosen.engine == "reference" else _plain(asked, chosen)
+        return _reference(asked) if chosen.engine == "reference" else _plain(asked, chosen)
     if chosen.deployment.several_nodes:
         raise UsageError(
             "takes several nodes; one start is one node",
@@ -93,7 +93,7 @@ def _host_and_port(asked: Asked, default: int = 8000) -> tuple[str, int]:
     return asked.host, asked.port or default
 
 
-def _reference(asked: Asked, chosen: Chosen) -> Start:
+def _reference(asked: Asked) -> Start:
     host, port = _host_and_port(asked)
     words = [sys.executable, "-c", _K3, "serve", asked.where, "--host", host, "--port", str(port)]
     words += ["--name", asked.name] if asked.name else []

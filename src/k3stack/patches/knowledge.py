@@ -11,13 +11,10 @@ import re
 from .patch import Patch, Span, State
 from .registry import all_patches
 
-__all__ = ["RELEASES", "SGLANG_NATIVE", "expected_numbers", "known_releases", "known_span", "parse_release"]
+__all__ = ["RELEASES", "expected_numbers", "known_releases", "known_span", "parse_release"]
 
 RELEASES = ("0.27.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0")
 """The releases whose source was read; all but 0.27.0 are in the engine tests."""
-
-SGLANG_NATIVE = "0.5.18"
-"""The first SGLang release that loads this checkpoint without patches (sglang#35077); it keeps the gate apart."""
 
 
 def parse_release(version: str) -> tuple[int, ...] | None:

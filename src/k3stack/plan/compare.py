@@ -173,7 +173,7 @@ def _vllm(seen: Observed, spec: ModelSpec, run: Run) -> Iterator[Comparison]:
         budget = run.workload.utilization * device.greatest
         yield _one(seen, "memory budget", budget, Origin.COMPUTED, "utilization x device memory")
     yield from _reserves(seen, spec, run)
-    yield from _available(seen, run)
+    yield from _available(seen)
     yield from _cache(seen, run, blocks)
 
 
@@ -202,7 +202,7 @@ def _reserves(seen: Observed, spec: ModelSpec, run: Run) -> Iterator[Comparison]
     yield _one(seen, "CUDA graphs", graphs.size_bytes / GIB, Origin.ESTIMATED, note)
 
 
-def _available(seen: Observed, run: Run) -> Iterator[Comparison]:
+def _available(seen: Observed) -> Iterator[Comparison]:
     """Memory for the cache, from the budget and what the log says was consumed."""
     budget, consumed, peak = (
         seen.figure(name) for name in ("memory budget", "consumed before cache", "peak activations")

@@ -90,7 +90,7 @@ def search(
     check(spec, Layout(), workload)
     known = release(engine, version)
     plans, rejected = [], []
-    for layout in _layouts(spec, gpu, gpus, engine):
+    for layout in _layouts(spec, gpu, gpus):
         refused = refusals(spec, gpu, layout, workload, engine)
         if refused:
             rejected.append(Rejected(layout, str(refused[0])))
@@ -105,7 +105,7 @@ def search(
     return Search(goal, engine, gpus, tuple(plans), tuple(rejected), because)
 
 
-def _layouts(spec: ModelSpec, gpu: Gpu, gpus: int, engine: str) -> Iterator[Layout]:
+def _layouts(spec: ModelSpec, gpu: Gpu, gpus: int) -> Iterator[Layout]:
     """Layouts worth a look: tensor sizes that could cut the heads, stages and replicas that fill the GPUs."""
     for tp in range(1, gpus + 1):
         # A size that leaves GPUs idle is none of this search's; one that cuts no heads is shown as rejected once.
@@ -203,7 +203,7 @@ def fewest_gpus(spec: ModelSpec, gpu: Gpu, engine: str = "vllm", version: str | 
     while gpus <= MAX_GPUS:
         found = [
             plan_job("model", Job(spec, gpu, layout, mild, release(engine, version)), refused=())
-            for layout in _layouts(spec, gpu, gpus, engine)
+            for layout in _layouts(spec, gpu, gpus)
             if not refusals(spec, gpu, layout, mild, engine)
         ]
         fitting = [plan for plan in found if plan.yes]

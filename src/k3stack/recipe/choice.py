@@ -5,8 +5,8 @@ Whatever it comes from (flags, JSON, a saved link, a plan), a choice is judged i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -233,11 +233,6 @@ def from_plan(plan: Plan, version: str | None = None, **more: Any) -> Choice:
         model=plan.model,
         **more,
     )
-
-
-def with_values(choice: Choice, changes: Mapping[str, Any]) -> Choice:
-    """The choice with some fields changed."""
-    return replace(choice, **changes)
 
 
 KV_STANDARD = {"vllm": KvDtype.FP8, "sglang": KvDtype.BF16}

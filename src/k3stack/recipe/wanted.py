@@ -6,7 +6,7 @@ Requests at once, and then their length, are halved until they fit, but only whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu
@@ -18,7 +18,7 @@ from k3stack.recipe.suggest import Suggestion, suggest
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "choose", "fitting"]
+__all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "Wishes", "choose", "fitting"]
 
 MARGIN_BYTES = 10**9
 """What must be left for a number that we choose: the estimate of reserves is up to 1.1 GiB off."""
@@ -31,19 +31,15 @@ SHORTEST = 16_384
 """Tokens below which a context is not lowered by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What somebody says; None is left open.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What somebody says about a deployment, wherever it will run; None is left open.
 
     Attributes:
         gpus: how many GPUs; the sizes of the layout must multiply to it.
-        model: what to load; empty for the scheme's published checkpoint.
     """
 
-    gpu: Gpu
-    engine: str = "vllm"
     version: str | None = None
-    scheme: Scheme = Scheme.MXFP4
     goal: Goal = Goal.BALANCED
     serving: Serving = Serving.UNIFIED
     features: tuple[Feature, ...] = ()
@@ -59,12 +55,30 @@ class Wanted:
     prefix_caching: bool = True
     batched_tokens: int | None = None
     utilization: float | None = None
-    model: str = ""
 
     @property
     def layout_open(self) -> bool:
         """Whether nothing was said about the layout."""
         return all(one is None for one in (self.gpus, self.tp, self.pp, self.dp, self.ep, self.dcp))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted(Wishes):
+    """Wishes for an engine, on a GPU, with a model.
+
+    Attributes:
+        model: what to load; empty for the scheme's published checkpoint.
+    """
+
+    gpu: Gpu
+    engine: str = "vllm"
+    scheme: Scheme = Scheme.MXFP4
+    model: str = ""
+
+    @classmethod
+    def of(cls, wishes: Wishes, gpu: Gpu, engine: str, scheme: Scheme, model: str) -> Wanted:
+        """These wishes, whatever else their value says, on this GPU."""
+        return cls(gpu, engine, scheme, model, **{one.name: getattr(wishes, one.name) for one in fields(Wishes)})
 
 
 def choose(wanted: Wanted) -> Choice:

@@ -273,7 +273,7 @@ class Engine:
         sequence, lease = work.sequence, work.sequence.lease
         assert lease is not None
         if sequence.request.sampling.prompt_logprobs is not None and not sequence.answered:
-            self._note_prompt(sequence, work, logits)
+            self._note_prompt(sequence, logits)
         whole = work.count == sequence.remaining
         lease.computed += work.count
         if self.scheduler.worth_keeping(sequence):
@@ -355,7 +355,7 @@ class Engine:
             self.scheduler.remove(sequence, keep=sequence.request.resume)
         return Update(sequence.request.id, tuple(tokens), finish, sequence.cached or 0, prompt)
 
-    def _note_prompt(self, sequence: Sequence, work: Work, logits: NDArray[np.float32]) -> None:
+    def _note_prompt(self, sequence: Sequence, logits: NDArray[np.float32]) -> None:
         """Log-probabilities of the prompt's tokens: each row tells of the token behind it."""
         assert sequence.lease is not None
         if not sequence.prompt_tokens:

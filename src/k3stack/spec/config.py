@@ -17,8 +17,19 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from k3stack.errors import ConfigError
+from k3stack.values import first_fault
 
-__all__ = ["Config", "LinearAttentionConfig", "TextConfig", "VisionConfig", "parse_config", "read_config"]
+__all__ = [
+    "Config",
+    "LinearAttentionConfig",
+    "TextConfig",
+    "VisionConfig",
+    "as_object",
+    "checked",
+    "parse_config",
+    "read_config",
+    "read_object",
+]
 
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrNone = Annotated[int, Field(strict=True, ge=0)]
@@ -48,6 +59,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P", bound=_Part)
 
 
@@ -164,13 +176,54 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigError: not there, not JSON, or a field is unknown, missing or contradictory.
     """
+    return parse_config(read_object(path), where=path)
+
+
+def read_object(path: Path) -> Mapping[str, Any]:
+    """The JSON object in a config.json, its fields not looked at yet.
+
+    Raises:
+        ConfigError: not there, not JSON, or no object.
+    """
     try:
         data = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError("is not there", where=path, hint="Point at a folder that holds config.json.") from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"is not JSON that can be read ({error})", where=path) from error
-    return parse_config(data, where=path)
+    return as_object(data, path)
+
+
+def as_object(data: Any, where: str | Path) -> Mapping[str, Any]:
+    """The same data, which must be a JSON object.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError("is not a JSON object", where=where)
+    return data
+
+
+def checked(kind: type[M], fields: Mapping[str, Any], where: str) -> M:
+    """A section of a config.
+
+    Args:
+        where: the file and, behind a colon, what stands before the names of these fields.
+
+    Raises:
+        ConfigError: names the first field that is unknown, missing or wrong, and its value.
+    """
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = where + first_fault(error)[0]
+        if first["type"] == "extra_forbidden":
+            raise _unknown(name) from error
+        if first["type"] == "missing":
+            raise ConfigError("is missing", where=name) from error
+        raise ConfigError(f"is {first['input']!r}: {first['msg'].lower()}", where=name) from error
 
 
 def parse_config(data: Any, *, where: str | Path = "config.json") -> Config:
@@ -183,8 +236,7 @@ def parse_config(data: Any, *, where: str | Path = "config.json") -> Config:
     Raises:
         ConfigError: a field is unknown, missing or contradictory.
     """
-    if not isinstance(data, Mapping):
-        raise ConfigError("is not a JSON object", where=where)
+    data = as_object(data, where)
     multimodal = "text_config" in data
     text = data["text_config"] if multimodal else data
     prefix = "text_config." if multimodal else ""
@@ -226,16 +278,7 @@ def _part(kind: type[P], data: Any, where: str) -> P:
     fields = {key: value for key, value in data.items() if not _inert(key)}
     if kind is TextConfig and "torch_dtype" in fields:  # the older spelling of the same field
         fields.setdefault("dtype", fields.pop("torch_dtype"))
-    try:
-        return kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = where + ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise _unknown(name) from error
-        if first["type"] == "missing":
-            raise ConfigError("is missing", where=name) from error
-        raise ConfigError(f"is {first['input']!r}: {first['msg'].lower()}", where=name) from error
+    return checked(kind, fields, where)
 
 
 def _agree_with_text(data: Mapping[str, Any], text: Mapping[str, Any], where: str | Path) -> None:

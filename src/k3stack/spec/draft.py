@@ -7,17 +7,16 @@ Sources: its config; vLLM 0.33.0, models/kimi_k3/nvidia/dspark_mla.py and transf
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from k3stack.errors import ConfigError
-from k3stack.spec.config import Count, TokenId
+from k3stack.spec.config import Count, TokenId, checked, read_object
 from k3stack.spec.dtypes import DType
 from k3stack.spec.model import MlaSpec
 from k3stack.spec.schemes import Encoding
@@ -74,11 +73,7 @@ class DraftSpec:
         if isinstance(source, Mapping):
             return _from_config(source, "config.json")
         path = source / "config.json"
-        try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot be read ({error})", where=path, hint="Point at a draft's folder.") from error
-        return _from_config(data, str(path))
+        return _from_config(read_object(path), str(path))
 
 
 class _Rope(BaseModel):
@@ -129,12 +124,7 @@ class _DraftConfig(BaseModel):
 
 
 def _from_config(data: Mapping[str, Any], where: str) -> DraftSpec:
-    try:
-        found = _DraftConfig.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(first["msg"].lower(), where=f"{where}: {field}") from error
+    found = checked(_DraftConfig, data, f"{where}: ")
     captures = tuple(found.target_layer_ids)
     if list(captures) != sorted(set(captures)) or len(captures) != found.num_target_layers:
         raise ConfigError("must name num_target_layers layers, rising", where=f"{where}: target_layer_ids")

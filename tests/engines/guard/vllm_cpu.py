@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.guard.scripted import free_port
+from k3stack.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 RELEASE = "0.32.0"

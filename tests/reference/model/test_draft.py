@@ -246,7 +246,8 @@ def edit_config(folder: Path, target: Path, **fields: object) -> Path:
         ({"target_layer_ids": [2, 0, 3]}, "target_layer_ids: must name"),
         ({"vocab_size": 100}, "vocab_size: is 100"),
         ({"mla_use_output_gate": True}, "mla_use_output_gate"),
-        ({"markov_rank": "many"}, "markov_rank"),
+        ({"markov_rank": "many"}, "markov_rank: is 'many'"),
+        ({"rope_parameters": {"factor": "x"}}, r"config\.json: rope_parameters\.factor"),
     ],
 )
 def test_a_draft_that_does_not_fit_is_refused(
@@ -254,6 +255,17 @@ def test_a_draft_that_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         load_model(folder("mxfp4"), draft=edit_config(folder("draft"), tmp_path / "x", **fields))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "is not there"), ("{", "is not JSON"), ("[]", "is not a JSON object"), ("{}", "model_type: is missing")],
+)
+def test_a_draft_without_a_config_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=rf"config\.json: {message}"):
+        DraftSpec.from_config(tmp_path)
 
 
 def test_a_draft_of_another_model_is_refused(folder: Folder, tmp_path: Path) -> None:

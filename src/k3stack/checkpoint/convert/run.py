@@ -160,7 +160,7 @@ class Conversion:
                 )
             return Outcome(str(self.target), 0, len(self.shards), 0, done)
         with _write_errors(self.target):
-            self._open(identity, part)
+            self._open(identity)
             plan = self.plan(part)
             if plan.free_bytes < plan.write_bytes:
                 raise UnavailableError(
@@ -218,7 +218,7 @@ class Conversion:
             raise UsageError(f"must be I/N with 1 <= I <= N, not {number}/{parts}", where="--part")
         return self.shards[number - 1 :: parts]
 
-    def _open(self, identity: Identity, part: tuple[int, int]) -> None:
+    def _open(self, identity: Identity) -> None:
         if self.target.exists() and not self.journal.exists:
             strangers = [path.name for path in self.target.iterdir() if not path.name.startswith(".k3-convert")]
             if strangers:

@@ -94,7 +94,7 @@ class _Conversion:
         self.recent: dict[str, bytes] = {}
         self.input = os.open(self.path, os.O_RDONLY)
         try:
-            self.header = self._read_header(self.input, self.path)
+            self.header = _header_of(self.input)
             # Mapped: copying page cache into a buffer costs more than writing or comparing it.
             self.mapped = mmap.mmap(self.input, 0, access=mmap.ACCESS_READ)
         except BaseException:
@@ -300,10 +300,6 @@ class _Conversion:
     def _at(self, tensor: StoredTensor) -> int:
         return self.header.payload_start + tensor.begin
 
-    @staticmethod
-    def _read_header(file: int, path: Path) -> Header:
-        return read_header(lambda begin, end: os.pread(file, end - begin, begin), os.fstat(file).st_size)
-
 
 def _stored(module: str, encoding: Encoding, out: int, into: int) -> Iterator[Entry]:
     """The tensors that hold a matrix [out, into]."""
@@ -318,9 +314,13 @@ class _ExpertMatrix:
     source_checksum: int | None
 
 
+def _header_of(file: int) -> Header:
+    return read_header(lambda begin, end: os.pread(file, end - begin, begin), os.fstat(file).st_size)
+
+
 def _read_elsewhere(path: Path, name: str) -> Bytes:
     with path.open("rb") as file:
-        header = read_header(lambda begin, end: os.pread(file.fileno(), end - begin, begin), path.stat().st_size)
+        header = _header_of(file.fileno())
         tensor = header.tensors[name]
         begin = header.payload_start + tensor.begin
         data = read_exactly(file.fileno(), begin, tensor.end - tensor.begin, path)

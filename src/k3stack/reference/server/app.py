@@ -42,7 +42,6 @@ class ReferenceApp:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.closing = False
         self._created = int(time.time())
         self._endpoints: dict[str, dict[str, _Endpoint]] = {
             "/v1/chat/completions": {"POST": chat},
