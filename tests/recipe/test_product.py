@@ -163,10 +163,12 @@ def test_every_option_that_is_not_allowed_has_a_reason_and_the_others_work() -> 
 
     choice = Choice("vllm", "0.33.0", gpu("b300"), Scheme.MXFP4, Layout(tp=8))
     offered = options(choice)
-    assert {option.dimension for option in offered} == {"hardware", "scheme", "goal", "serving", "version", "feature"}
+    dimensions = {"hardware", "scheme", "goal", "serving", "version", "feature", "parsers"}
+    assert {option.dimension for option in offered} == dimensions
     by_value = {(option.dimension, option.value): option for option in offered}
     assert "H100" in by_value["hardware", "h100"].reason
     assert by_value["feature", "dflash"].reason and not by_value["feature", "dspark"].reason
+    assert by_value["parsers", "kimi_k2"].reason and not by_value["parsers", "raw"].reason
     for option in offered:
         if option.dimension == "hardware":
             changed = with_values(choice, {"gpu": gpu(option.value)})

@@ -37,6 +37,8 @@ __all__ = [
     "KvName",
     "KvOpen",
     "KvOption",
+    "ParsersName",
+    "ParsersOption",
     "PipelineParallel",
     "PipelineParallelOpen",
     "PrefixCaching",
@@ -90,6 +92,14 @@ class FeatureName(StrEnum):
     HICACHE = "hicache"
 
 
+class ParsersName(StrEnum):
+    """Who takes apart what K3 writes."""
+
+    KIMI_K3 = "kimi_k3"
+    RAW = "raw"
+    KIMI_K2 = "kimi_k2"
+
+
 _PIPELINE = typer.Option("--pp", min=1, help="Pipeline stages.")
 _DATA = typer.Option("--dp", min=1, help="Data-parallel replicas; they share the experts.")
 _EXPERT = typer.Option("--ep/--no-ep", help="Spread experts whole over the ranks instead of cutting them.")
@@ -131,3 +141,7 @@ EngineVersion = Annotated[str | None, typer.Option(help="A release, or kimi-k3 f
 GoalOption = Annotated[GoalName, typer.Option(help="What the endpoint should be good at.")]
 ServingOption = Annotated[ServingName, typer.Option(help="One kind of server, or prefill and decode apart.")]
 FeatureOption = Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")]
+ParsersOption = Annotated[
+    ParsersName,
+    typer.Option("--parsers", help="Of tool calls and reasoning; raw leaves all that K3 writes in the answer."),
+]

@@ -27,6 +27,7 @@ def preflight(
     goal: options.GoalOption = options.GoalName.BALANCED,
     serving: options.ServingOption = options.ServingName.UNIFIED,
     feature: options.FeatureOption = None,
+    parsers: options.ParsersOption = options.ParsersName.KIMI_K3,
     gpus: options.GpusOpen = None,
     tp: options.TensorParallelOpen = None,
     pp: options.PipelineParallelOpen = None,
@@ -66,7 +67,8 @@ def preflight(
 
     words = asked_of(
         where, engine=engine, version=engine_version, hardware=hardware, scheme=scheme, goal=goal, serving=serving,
-        feature=feature, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context, concurrency=concurrency,
+        feature=feature, parsers=parsers, gpus=gpus, tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp, context=context,
+        concurrency=concurrency,
         kv_dtype=kv_dtype, prefix_caching=prefix_caching, batched_tokens=batched_tokens, utilization=utilization,
         host=host, port=port, python=python,
     )  # fmt: skip

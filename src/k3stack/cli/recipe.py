@@ -25,6 +25,8 @@ from k3stack.cli.options import (
     GpusOpen,
     HardwareOpen,
     KvOpen,
+    ParsersName,
+    ParsersOption,
     PipelineParallelOpen,
     PrefixCaching,
     SchemeOption,
@@ -69,6 +71,7 @@ def recipe(
     goal: GoalOption = GoalName.BALANCED,
     serving: ServingOption = ServingName.UNIFIED,
     feature: FeatureOption = None,
+    parsers: ParsersOption = ParsersName.KIMI_K3,
     gpus: GpusOpen = None,
     tp: TensorParallelOpen = None,
     pp: PipelineParallelOpen = None,
@@ -102,14 +105,16 @@ def recipe(
     """
     output = Output(as_json)
     if copied is not None:
-        _examine(output, copied, hardware, engine_version, translate, form)
+        _examine(output, copied, hardware, engine_version, parsers, translate, form)
     if link is not None:
         found = _linked(link)
     else:
         sizes = (gpus, tp, pp, dp, ep, dcp)
         work = (context, concurrency, kv_dtype, prefix_caching, batched_tokens, utilization)
         found = _planned(
-            *_wanted(where, hardware, engine, engine_version, scheme, goal, serving, feature or [], sizes, work)
+            *_wanted(
+                where, hardware, engine, engine_version, scheme, goal, serving, feature or [], parsers, sizes, work
+            )
         )
     deployment = _deployment(output, found)
     if check:
@@ -135,6 +140,7 @@ def _wanted(
     goal: GoalName,
     serving: ServingName,
     features: list[FeatureName],
+    parsers: ParsersName,
     sizes: tuple[int | None, int | None, int | None, int | None, bool | None, int | None],
     work: tuple[int | None, int | None, KvOpen, bool, int | None, float | None],
 ) -> tuple[Wanted, ModelSpec]:
@@ -143,7 +149,7 @@ def _wanted(
     from k3stack.errors import UsageError
     from k3stack.hardware.table import gpu
     from k3stack.plan.layout import KvDtype
-    from k3stack.recipe.choice import Feature, Goal, Serving
+    from k3stack.recipe.choice import Feature, Goal, Parsers, Serving
     from k3stack.recipe.wanted import Wanted
     from k3stack.spec.schemes import Scheme
 
@@ -173,6 +179,7 @@ def _wanted(
         batched_tokens=batched_tokens,
         utilization=utilization,
         model=model,
+        parsers=Parsers(parsers.value),
     )
     return wanted, spec
 
@@ -230,10 +237,17 @@ def _check(output: Output, deployment: Deployment, python: str | None, image: st
 
 
 def _examine(
-    output: Output, copied: str, hardware: str | None, version: str | None, translate: bool, form: FormName
+    output: Output,
+    copied: str,
+    hardware: str | None,
+    version: str | None,
+    parsers: ParsersName,
+    translate: bool,
+    form: FormName,
 ) -> None:
     from k3stack.errors import InputError
     from k3stack.hardware.table import gpu
+    from k3stack.recipe.choice import Parsers
     from k3stack.recipe.doctor import diagnose
 
     text = copied
@@ -243,14 +257,15 @@ def _examine(
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot be read: {error}", where=copied[1:]) from error
     kind = gpu(hardware) if hardware else None
-    diagnosis = diagnose(text, kind, version)
+    wanted = Parsers(parsers.value)
+    diagnosis = diagnose(text, kind, version, wanted)
     if not translate:
         output.result(diagnosis, lambda console: show_diagnosis(diagnosis, console))
         raise typer.Exit(YES if diagnosis.good else NO)
     from k3stack.recipe.render import Form, render
     from k3stack.recipe.translate import translate as translated
 
-    found = translated(diagnosis, kind)
+    found = translated(diagnosis, kind, wanted)
     for name in found.untranslated:
         output.note(f"no equivalent: {name}")
     output.text(render(found.deployment, Form(form.value)), found)

@@ -14,7 +14,7 @@ from k3stack.hardware.table import Gpu, gpu
 from k3stack.plan.layout import KvDtype
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
-from k3stack.recipe.choice import Feature, Goal, Serving
+from k3stack.recipe.choice import Feature, Goal, Parsers, Serving
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit
 from k3stack.recipe.wanted import Wanted, fitting
@@ -43,6 +43,7 @@ class Asked:
     goal: str = "balanced"
     serving: str = "unified"
     features: tuple[str, ...] = ()
+    parsers: str = "kimi_k3"
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
@@ -159,4 +160,5 @@ def _wanted(asked: Asked, engine: str, kind: Gpu, count: int | None, spec: Model
         batched_tokens=asked.batched_tokens,
         utilization=asked.utilization,
         model=model,
+        parsers=Parsers(asked.parsers),
     )

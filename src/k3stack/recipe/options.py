@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from k3stack.engines.releases import versions
 from k3stack.hardware.table import Gpu, gpus
-from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, refused
+from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Parsers, Serving, refused
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["Option", "options"]
@@ -51,6 +51,8 @@ def _changes(choice: Choice) -> Iterator[tuple[str, str, bool, Choice]]:
     for feature in Feature:
         on = feature in choice.features
         yield "feature", feature.value, on, choice if on else replace(choice, features=(*choice.features, feature))
+    for parsers in Parsers:
+        yield "parsers", parsers.value, parsers is choice.parsers, replace(choice, parsers=parsers)
 
 
 def _on(choice: Choice, gpu: Gpu) -> Choice:

@@ -6,7 +6,7 @@
   let answer = null;
   let asked = 0;
 
-  K3.hardware = () => new URLSearchParams(state.selection).get("hardware");
+  K3.chosen = (name) => new URLSearchParams(state.selection).get(name);
 
   function translate() {
     for (const node of document.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);

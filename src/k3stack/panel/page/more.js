@@ -9,7 +9,7 @@ K3.more = (() => {
     if (answer.image) blocks.push(group("needs.image", [setting(answer.image.value, answer.image.why)]));
     blocks.push(group("needs.environment", answer.environment.map((one) => setting(`${one.name}=${one.value}`, one.why, one.role)), "needs.none"));
     blocks.push(group("needs.patches", answer.patches.map((one) => setting(one.name, one.why)), "needs.no.patches"));
-    blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why))));
+    blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why)), "needs.no.parsers"));
     blocks.push(group("needs.notes", answer.notes.map((note) => el("li", {}, data(note)))));
     fill($("needs"), blocks);
   }
@@ -90,7 +90,7 @@ K3.more = (() => {
       return;
     }
     try {
-      checked(await K3.source_of.check(text, K3.hardware()));
+      checked(await K3.source_of.check(text, K3.chosen("hardware"), K3.chosen("parsers") || "kimi_k3"));
     } catch (error) {
       trouble(error.message, error.where, error.next);
     }
