@@ -14,7 +14,7 @@
     $("check-text").placeholder = t("check.placeholder");
     theme(kept.get("theme") || "auto");
     const covers = facts.served ? t("foot.served") : t("foot.exported", { covers: facts.covers.join(", ") });
-    fill($("foot"), el("p", {}, data(`k3stack ${facts.version}`), " · ", covers), el("p", { text: t("foot.honest") }));
+    fill($("foot"), el("p", {}, el("span", { translate: "no", text: `k3stack ${facts.version}` }), " · ", covers), el("p", { text: t("foot.honest") }));
     if (!facts.served) $("machine").hidden = true;
   }
 
@@ -35,7 +35,7 @@
       state = { ...next, selection: found.selection };
       answer = found;
     } catch (error) {
-      if (mine === asked) notice([error.where ? `${error.where}: ${error.message}. ${error.next || ""}` : error.message]);
+      if (mine === asked) notice([K3.trouble(error)]);
       return false;
     } finally {
       if (mine === asked) document.documentElement.removeAttribute("aria-busy");
@@ -82,7 +82,7 @@
       if (!selection) throw error;
       const found = await K3.link.replay(fields, K3.source_of.ask, begin);
       answer = found.answer;
-      said.push(...(found.said.length ? found.said : [`${error.where ? `${error.where}: ` : ""}${error.message}`]));
+      said.push(...(found.said.length ? found.said : [K3.trouble(error)]));
     }
     for (const name of ["context", "concurrency"]) {
       if (answer[name] !== begin[name]) said.push(t("link.stop", { name: t(`slider.${name}`), asked: K3.number(begin[name]), got: K3.number(answer[name]) }));

@@ -110,7 +110,7 @@ K3.memory = (() => {
             ),
           ),
         ),
-        el("p", { class: "hint" }, `${t("memory.gpu")}: ${number(one.gpu_bytes)} B, ${t(`origin.${one.gpu_origin}`)}: `, data(one.gpu_source)),
+        el("p", { class: "hint" }, t("memory.gpu", { bytes: number(one.gpu_bytes), origin: t(`origin.${one.gpu_origin}`) }), " ", data(one.gpu_source)),
         el("p", { class: "same" }, t("same"), " ", data(one.command, "code")),
       ),
     );
