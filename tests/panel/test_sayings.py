@@ -7,7 +7,7 @@ from tests.panel.sayings import always, chinese, left_over, shown
 from tests.panel.states import clicked
 
 STATES = 150
-PLACE, NUMBER = r"\{\w+[*,;]?\}", r"(?<![A-Za-z\d.])\d(?:[\d,.]*\d)?"
+PLACE, NUMBER = r"\{\w+[*,;]?\}", r"(?<![A-Za-z\d.-])\d(?:[\d,.]*\d)?"
 
 
 def in_chinese(how: str, text: str) -> str:
