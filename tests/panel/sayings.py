@@ -176,6 +176,8 @@ def doctors() -> Iterator[tuple[str, str]]:
             yield from (("said", one) for one in (found["checked_by"], *found["assumed"]))
             for fault in found["faults"]:
                 yield from _texts(fault, "what", "why", "fix", "source")
+                if " " in fault["rule"]:
+                    yield "said", fault["rule"]
 
 
 def errors() -> Iterator[tuple[str, str]]:

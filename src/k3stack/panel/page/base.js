@@ -94,7 +94,8 @@ const K3 = (() => {
 
   /** Text that comes from the engines' rules or a planner: data, in another language where that is known. */
   function data(text, tag = "span", attributes = {}, shown = said(text)) {
-    return el(tag, { translate: "no", lang: shown === text ? "en" : document.documentElement.lang, ...attributes, text: shown });
+    const pieces = shown.split("`").map((piece, at) => (at % 2 ? el("code", { text: piece }) : piece));
+    return el(tag, { translate: "no", lang: shown === text ? "en" : document.documentElement.lang, ...attributes }, pieces);
   }
 
   function fill(node, ...children) {
@@ -121,8 +122,11 @@ const K3 = (() => {
 
   /** "rule, source, date" of a reason. */
   function origin(reason) {
-    return el("span", { class: "origin" }, source(reason.source, reason.url), reason.date ? `${t("comma")}${reason.date}` : "");
+    return el("span", { class: "origin" }, source(reason.source, reason.url), reason.date ? [t("comma"), el("span", { class: "nowrap", text: reason.date })] : "");
   }
+
+  /** Between two sentences. */
+  const gap = () => (language === "zh" ? "" : " ");
 
   /** What went wrong, where, and what to do next. */
   const trouble = ({ message, where, next }) => t(where ? "trouble.where" : "trouble", { where, what: said(message), next: next ? said(next) : "" });
@@ -206,7 +210,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, number, gb, tokens, notice, copy, download, kept, once,
+    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, copy, download, kept, once,
     get language() {
       return language;
     },

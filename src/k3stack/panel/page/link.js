@@ -77,7 +77,7 @@ K3.link = (() => {
       if (chosen.value === rows[dimension]) continue;
       const values = { row: t(`row.${dimension}`), asked: short(rows[dimension]), got: K3.rows.words(dimension, chosen) };
       const why = refusals[dimension];
-      said.push(why ? t("link.refused", { ...values, why: `${K3.said(why.why)} ${K3.said(why.fix)}` }) : t("link.changed", values));
+      said.push(why ? t("link.refused", { ...values, why: `${K3.said(why.why)}${K3.gap()}${K3.said(why.fix)}` }) : t("link.changed", values));
     }
     return { answer, said };
   }

@@ -102,7 +102,7 @@
     }
     const option = answer.rows.find((row) => row.dimension === "hardware").options.find((one) => one.value === found.hardware);
     const said = t("machine.found", { count: found.count, name: found.name, memory: K3.gb(found.memory_bytes) });
-    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), " ", data(option.refused.fix))]);
+    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), K3.gap(), data(option.refused.fix))]);
     else if (option.chosen) notice([said]);
     else {
       await take("hardware", option);
@@ -143,7 +143,7 @@
   K3.memory.onSlide((name, value) => slide(name, value));
   K3.command.onForm((form) => go({ ...state, form }, "replaceState"));
 
-  const failed = (error) => notice([`${t("failed")} ${error.message}`]);
+  const failed = (error) => notice([`${t("failed")}${error.message}`]);
   K3.speak(kept.get("language") || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en"));
   translate();
   restore().catch(failed).finally(() => {

@@ -68,15 +68,15 @@ K3.more = (() => {
   }
 
   function checked(result) {
-    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), "; ", t("checked.by", { parser: K3.said(result.checked_by) })));
-    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, `${t("check.assumed")} `, data(text)));
+    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), t("comma"), t("check.by", { parser: K3.said(result.checked_by) })));
+    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, t("check.assumed"), data(text)));
     const faults = result.faults.map((one) =>
-      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, data(one.why), " ", data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
+      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, one.why === `${one.what}.` ? null : [data(one.why), K3.gap()], data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
     );
     fill($("checked"), head, assumed, faults.length ? el("ul", { class: "faults" }, faults) : null);
   }
 
-  const trouble = (error) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: `${t("check.trouble")} ` }), K3.trouble(error)));
+  const trouble = (error) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: t("check.trouble") }), K3.trouble(error)));
 
   $("check-form").addEventListener("submit", async (event) => {
     event.preventDefault();

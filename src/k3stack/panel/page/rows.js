@@ -25,9 +25,9 @@ K3.rows = (() => {
   function noteOf(dimension, option) {
     if (option.refused) {
       const { why, fix } = option.refused;
-      return [el("strong", {}, t("not.possible"), " "), data(why), " ", data(fix), " ", origin(option.refused)];
+      return [el("strong", {}, t("not.possible")), data(why), K3.gap(), data(fix), " ", origin(option.refused)];
     }
-    if (option.moves.length) return [t("would.move"), " ", ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
+    if (option.moves.length) return [t("would.move"), ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
     if (dimension === "layout" && option.note) {
       return [t("published.for", { goals: option.note.split(",").map((goal) => t(`goal.${goal}`)).join(t("comma")) })];
     }
