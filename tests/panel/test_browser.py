@@ -388,11 +388,13 @@ def test_a_screen_reader_hears_verdict_and_reasons(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("state", ["fits", "not"])
-def test_accessibility(browser: Any, served: str, scheme: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "width", "language"), [("fits", 1280, "en-US"), ("not", 1280, "zh-CN"), ("fits", 320, "zh-CN")]
+)
+def test_accessibility(browser: Any, served: str, scheme: str, state: str, width: int, language: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = Tab(browser, served, color_scheme=scheme)
+    tab = Tab(browser, served, color_scheme=scheme, locale=language, viewport={"width": width, "height": 900})
     if state == "not":
         tab.take("hardware", "h200")
         tab.take("scheme", "bf16")
