@@ -12,7 +12,9 @@ from k3stack.panel.files import LANGUAGES, page
 from k3stack.panel.rows import rows, selection
 from k3stack.recipe.render import Form
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
-from tests.panel.states import follow
+from tests.panel.sayings import always, left_over, shown
+from tests.panel.states import clicked, follow
+from tests.panel.test_sayings import in_chinese
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason=WHY_NOT)]
 
@@ -244,6 +246,71 @@ def test_both_languages_and_no_word_of_the_other(browser: Any, served: str) -> N
         tab.close()
 
 
+def test_the_page_looks_sentences_up_as_the_tests_do(browser: Any, served: str) -> None:
+    tab = Tab(browser, served, locale="zh-CN")
+    texts = sorted(
+        {pair for pair in (*always(), *(pair for seed in range(40) for pair in shown(clicked(seed)))) if pair[1]}
+    )
+    script = (
+        "all => all.map(([how, text]) => how === 'said' ? K3.said(text) : K3.listed(text, how === 'cited' ? ';' : ','))"
+    )
+    said = tab.page.evaluate(script, texts)
+    assert dict(zip(texts, said, strict=True)) == {pair: in_chinese(*pair) for pair in texts}
+    tab.close()
+
+
+CLICKS = (
+    (),
+    (("engine", "sglang"), ("speculation", "dspark")),
+    (("hardware", "h200"), ("serving", "prefill-decode")),
+    (("scheme", "nvfp4-mixed"), ("parsers", "raw")),
+    (("hardware", "gb200"), ("goal", "high-throughput")),
+)
+
+
+@pytest.mark.parametrize("clicks", CLICKS, ids=lambda clicks: "-".join(word for _, word in clicks) or "start")
+def test_a_reader_of_chinese_sees_no_english(browser: Any, served: str, clicks: tuple[tuple[str, str], ...]) -> None:
+    """Everything open, every value pointed at, a plan that does not fit, a command that is wrong."""
+    tab = Tab(browser, served, locale="zh-CN")
+    for dimension, word in clicks:
+        tab.take(dimension, word)
+    for summary in tab.page.locator("summary").all():
+        summary.click()
+    tab.page.fill("#check-text", "vllm serve moonshotai/Kimi-K3 --tool-call-parser kimi_k2 --bogus 3 --seed x")
+    tab.page.click("#check-run")
+    tab.page.wait_for_selector("#checked .fault")
+    seen = set(tab.page.evaluate(ALL_WORDS))
+    for chip in tab.page.locator("#rows .chip[aria-disabled=true], #rows .chip.moves").all():
+        chip.hover(force=True)
+        seen |= set(tab.page.evaluate(ALL_WORDS))
+    for part in tab.page.locator("#command .part").all()[::3]:
+        part.hover()
+        seen |= set(tab.page.evaluate(ALL_WORDS))
+    tab.page.locator("#s-concurrency").focus()
+    tab.page.locator("#s-concurrency").press("End")
+    tab.settle()
+    seen |= set(tab.page.evaluate(ALL_WORDS))
+    assert len(seen) > 150
+    left = {text: words for text in seen if (words := left_over(text))}
+    assert not left
+    tab.close()
+
+
+ALL_WORDS = """() => {
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    const text = node.textContent.trim();
+    if (text && !node.parentElement.closest('code, pre, noscript, textarea, .foot')) found.push(text);
+  }
+  for (const node of document.querySelectorAll("[aria-label], [title]")) {
+    found.push(node.getAttribute("aria-label") || node.title);
+  }
+  return found;
+}"""
+
+
 OWN_WORDS = """() => {
   const found = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -321,11 +388,13 @@ def test_a_screen_reader_hears_verdict_and_reasons(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("state", ["fits", "not"])
-def test_accessibility(browser: Any, served: str, scheme: str, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "width", "language"), [("fits", 1280, "en-US"), ("not", 1280, "zh-CN"), ("fits", 320, "zh-CN")]
+)
+def test_accessibility(browser: Any, served: str, scheme: str, state: str, width: int, language: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    tab = Tab(browser, served, color_scheme=scheme)
+    tab = Tab(browser, served, color_scheme=scheme, locale=language, viewport={"width": width, "height": 900})
     if state == "not":
         tab.take("hardware", "h200")
         tab.take("scheme", "bf16")

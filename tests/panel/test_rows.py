@@ -4,11 +4,14 @@ import pytest
 
 from k3stack.engines.rules import rules
 from k3stack.hardware.table import gpus
+from k3stack.panel.answer import answer
 from k3stack.panel.dimensions import DIMENSIONS, start, value, values, with_value
 from k3stack.panel.follow import change
 from k3stack.panel.rows import rows, selection
+from k3stack.panel.walk import Coverage, covered
 from k3stack.recipe.choice import refused
 from k3stack.recipe.link import from_query
+from k3stack.recipe.render import Form
 from tests.panel.states import follow, some
 
 MAY_MOVE = {"layout", "version", "kv", "utilization", "batched_tokens"}
@@ -70,6 +73,15 @@ def test_nvfp4_on_sglang_needs_blackwell_and_says_what_instead() -> None:
     assert refusal is not None
     assert "Blackwell" in refusal.reason.why and "TRT-LLM" in refusal.reason.why and "mxfp4" in refusal.fix
     assert change(follow(("scheme", "nvfp4-mixed")), "hardware", "h200").choice is not None
+
+
+def test_parsers_are_a_choice_and_k2s_are_refused() -> None:
+    raw = follow(("parsers", "raw"))
+    assert not answer(raw, Form.DOCKER).parsers and answer(start(), Form.DOCKER).parsers
+    assert answer(follow(("serving", "prefill-decode")), Form.DOCKER).parsers
+    refusal = change(start(), "parsers", "kimi_k2").refusal
+    assert refusal is not None and "kimi_k3" in refusal.fix
+    assert not covered(raw, Coverage()) and covered(start(), Coverage())
 
 
 def test_a_release_follows_with_its_reason() -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "HardwareOpen",
     "KvName",
     "KvOption",
+    "ParsersName",
     "PipelineParallel",
     "PrefixCaching",
     "SchemeName",
@@ -88,6 +89,14 @@ class FeatureName(StrEnum):
     HICACHE = "hicache"
 
 
+class ParsersName(StrEnum):
+    """Who takes apart what K3 writes."""
+
+    KIMI_K3 = "kimi_k3"
+    RAW = "raw"
+    KIMI_K2 = "kimi_k2"
+
+
 _PIPELINE = typer.Option("--pp", min=1, help="Pipeline stages.")
 _DATA = typer.Option("--dp", min=1, help="Data-parallel replicas; they share the experts.")
 _EXPERT = typer.Option("--ep/--no-ep", help="Spread experts whole over the ranks instead of cutting them.")
@@ -128,6 +137,9 @@ class Sought:
         ServingName.UNIFIED
     )
     feature: Annotated[list[FeatureName] | None, typer.Option(help="Add this; may be given several times.")] = None
+    parsers: Annotated[
+        ParsersName, typer.Option(help="Of tool calls and reasoning; raw leaves all that K3 writes in the answer.")
+    ] = ParsersName.KIMI_K3
     gpus: Annotated[int | None, typer.Option(min=1, help="How many of them.")] = None
     tp: TensorParallelOpen = None
     pp: Annotated[int | None, _PIPELINE] = None
@@ -144,13 +156,14 @@ class Sought:
     def wishes(self, version: str | None) -> dict[str, Any]:
         """All of them but the scheme, by `Wishes`'s names and types."""
         from k3stack.plan.layout import KvDtype
-        from k3stack.recipe.choice import Feature, Goal, Serving
+        from k3stack.recipe.choice import Feature, Goal, Parsers, Serving
 
         said = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("scheme", "feature")}
         return said | {
             "version": version,
             "goal": Goal(self.goal),
             "serving": Serving(self.serving),
+            "parsers": Parsers(self.parsers),
             "features": tuple(Feature(one) for one in self.feature or ()),
             "kv_dtype": None if self.kv_dtype is None else KvDtype(self.kv_dtype),
         }

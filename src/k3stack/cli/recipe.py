@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from k3stack.cli.options import EngineName, EngineOption, EngineVersion, HardwareOpen, Sought, Where, scheme_of
+from k3stack.cli.options import (
+    EngineName,
+    EngineOption,
+    EngineVersion,
+    HardwareOpen,
+    ParsersName,
+    Sought,
+    Where,
+    scheme_of,
+)
 from k3stack.cli.output import NO, YES, JsonFlag, Output
 from k3stack.cli.plan import show as show_plan
 from k3stack.cli.spread import spread
@@ -63,7 +72,7 @@ def recipe(
     """
     output = Output(as_json)
     if copied is not None:
-        _examine(output, copied, hardware, engine_version, translate, form)
+        _examine(output, copied, hardware, engine_version, sought.parsers, translate, form)
     found = _linked(link) if link is not None else _planned(where, hardware, engine, engine_version, sought)
     deployment = _deployment(output, found)
     if check:
@@ -141,10 +150,17 @@ def _check(output: Output, deployment: Deployment, python: str | None, image: st
 
 
 def _examine(
-    output: Output, copied: str, hardware: str | None, version: str | None, translate: bool, form: FormName
+    output: Output,
+    copied: str,
+    hardware: str | None,
+    version: str | None,
+    parsers: ParsersName,
+    translate: bool,
+    form: FormName,
 ) -> None:
     from k3stack.errors import InputError
     from k3stack.hardware.table import gpu
+    from k3stack.recipe.choice import Parsers
     from k3stack.recipe.doctor import diagnose
 
     text = copied
@@ -154,14 +170,15 @@ def _examine(
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot be read: {error}", where=copied[1:]) from error
     kind = gpu(hardware) if hardware else None
-    diagnosis = diagnose(text, kind, version)
+    wanted = Parsers(parsers.value)
+    diagnosis = diagnose(text, kind, version, wanted)
     if not translate:
         output.result(diagnosis, lambda console: show_diagnosis(diagnosis, console))
         raise typer.Exit(YES if diagnosis.good else NO)
     from k3stack.recipe.render import Form, render
     from k3stack.recipe.translate import translate as translated
 
-    found = translated(diagnosis, kind)
+    found = translated(diagnosis, kind, wanted)
     for name in found.untranslated:
         output.note(f"no equivalent: {name}")
     output.text(render(found.deployment, Form(form.value)), found)

@@ -44,6 +44,7 @@ class Rule(BaseModel):
         digests: versions to digests of the images that other rules name.
         refuse: the selection (or the combination of flags) is not allowed; `why` says so.
         unpublished: refused because nobody has shown that it works, not because it cannot.
+        starts: refused although the engine starts with it: what it then answers is wrong.
         needs: flags, with their values or `set`, that must be there when the check applies.
         needed: a copied command without what this rule sets is wrong for K3, not just different.
     """
@@ -65,6 +66,7 @@ class Rule(BaseModel):
     note: str | None = None
     refuse: bool = False
     unpublished: bool = False
+    starts: bool = False
     needs: dict[str, Any] = Field(default_factory=dict)
     needed: bool = False
     fix: str = ""

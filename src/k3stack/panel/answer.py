@@ -178,8 +178,8 @@ def answer(choice: Choice, form: Form) -> Answer:
 def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, shown: tuple[Row, ...]) -> Answer:
     """The answer, from its pieces."""
     engines = [role for role in deployment.roles if role.name != "router"]
-    first = engines[0].command
-    parsers = [flag for flag in first.flags if flag.name in ("tool-call-parser", "reasoning-parser")]
+    answering = engines[-1].command  # a prefill role of vLLM has no parsers: it answers nobody
+    parsers = [flag for flag in answering.flags if flag.name in ("tool-call-parser", "reasoning-parser")]
     return Answer(
         selection=selection(choice),
         context=choice.workload.context,

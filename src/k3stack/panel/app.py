@@ -26,6 +26,7 @@ from k3stack.panel.answer import answer
 from k3stack.panel.checking import MAX_COMMAND_BYTES, diagnosis
 from k3stack.panel.dimensions import start
 from k3stack.panel.files import LANGUAGES, POLICY, SCRIPTS, call, page, strings
+from k3stack.recipe.choice import Parsers
 from k3stack.recipe.link import from_query
 from k3stack.recipe.render import Form
 from k3stack.values import dump
@@ -132,7 +133,8 @@ class PanelApp:
         except UnicodeDecodeError:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the command is not UTF-8 text") from None
         kind = gpu(asked["hardware"]) if "hardware" in asked else None
-        return dump(await asyncio.to_thread(diagnosis, text, kind))
+        parsers = _parsers(asked.get("parsers", Parsers.KIMI_K3.value))
+        return dump(await asyncio.to_thread(diagnosis, text, kind, parsers))
 
 
 def _page_files() -> dict[str, tuple[str, str]]:
@@ -158,6 +160,14 @@ def _form(name: str) -> Form:
         return Form(name)
     except ValueError:
         raise UsageError(f"cannot be {name[:40]!r}", where="form", hint=f"Known: {', '.join(Form)}.") from None
+
+
+def _parsers(name: str) -> Parsers:
+    try:
+        return Parsers(name)
+    except ValueError:
+        known = ", ".join(Parsers)
+        raise UsageError(f"cannot be {name[:40]!r}", where="parsers", hint=f"Known: {known}.") from None
 
 
 def _only(method: str, *allowed: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from k3stack.errors import UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.panel.sources import address
+from k3stack.recipe.choice import Parsers
 from k3stack.recipe.doctor import diagnose
 
 __all__ = ["MAX_COMMAND_BYTES", "Checked", "diagnosis"]
@@ -45,15 +46,15 @@ class Checked:
     faults: tuple[Fault, ...]
 
 
-def diagnosis(text: str, gpu: Gpu | None) -> Checked:
-    """What is wrong with a copied command.
+def diagnosis(text: str, gpu: Gpu | None, parsers: Parsers = Parsers.KIMI_K3) -> Checked:
+    """What is wrong with a copied command for these GPUs, where parsers are left out on purpose or not.
 
     Raises:
         UsageError: there is no command in the text.
     """
     if not text.strip():
         raise UsageError("there is no command", where="command", hint="Paste one that starts vLLM or SGLang.")
-    found = diagnose(text, gpu, None)
+    found = diagnose(text, gpu, None, parsers)
     faults = tuple(
         Fault(one.weight.value, one.what, one.why, one.fix, one.rule, one.source, address(one.source))
         for one in found.findings

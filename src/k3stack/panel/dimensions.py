@@ -22,6 +22,7 @@ from k3stack.recipe.choice import (
     Choice,
     Feature,
     Goal,
+    Parsers,
     Serving,
     standard_version,
 )
@@ -52,6 +53,7 @@ DIMENSIONS = (
     "layout",
     "speculation",
     "input",
+    "parsers",
     "kv",
     "prefix",
     "hicache",
@@ -175,6 +177,8 @@ def values(choice: Choice, dimension: str) -> Iterator[str]:
             yield from ("none", *(draft.value for draft in _DRAFTS))
         case "input":
             yield from ("images", "text-only")
+        case "parsers":
+            yield from (parsers.value for parsers in Parsers)
         case "kv":
             yield from (KvDtype.FP8.value, KvDtype.BF16.value)
         case _:
@@ -202,6 +206,8 @@ def value(choice: Choice, dimension: str) -> str:
             return next((draft.value for draft in _DRAFTS if draft in choice.features), "none")
         case "input":
             return "text-only" if Feature.TEXT_ONLY in choice.features else "images"
+        case "parsers":
+            return choice.parsers.value
         case "kv":
             return choice.workload.kv_dtype.value
         case "prefix":
@@ -237,6 +243,8 @@ def with_value(choice: Choice, dimension: str, word: str) -> Choice:
             return _with_features(choice, [*kept, *([] if word == "none" else [Feature(word)])])
         case "input":
             return _switched(choice, Feature.TEXT_ONLY, word == "text-only")
+        case "parsers":
+            return replace(choice, parsers=Parsers(word))
         case "kv":
             return replace(choice, workload=replace(choice.workload, kv_dtype=KvDtype(word)))
         case "prefix":

@@ -10,7 +10,7 @@ from typing import Any
 from k3stack.engines.releases import versions
 from k3stack.panel.dimensions import DIMENSIONS, start, values
 from k3stack.panel.follow import change, leads_to
-from k3stack.recipe.choice import CARD, Choice, standard_version
+from k3stack.recipe.choice import CARD, Choice, Parsers, standard_version
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["Coverage", "beginning", "covered", "reachable"]
@@ -43,7 +43,7 @@ def covered(choice: Choice, coverage: Coverage) -> bool:
     """Whether a site with this coverage holds a choice."""
     if coverage.hardware and choice.gpu.id not in coverage.hardware:
         return False
-    if not choice.workload.prefix_caching:
+    if not choice.workload.prefix_caching or choice.parsers is not Parsers.KIMI_K3:
         return False
     if coverage.all_releases or choice.version == versions(choice.engine)[-1]:
         return True

@@ -6,7 +6,7 @@ Whatever it comes from (flags, JSON, a saved link, a plan), a choice is judged i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,7 +19,18 @@ from k3stack.plan.plan import Plan
 from k3stack.recipe.deployment import Reason, reason_of
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["CARD", "Choice", "Feature", "Goal", "Refusal", "Serving", "from_plan", "refused", "standard_version"]
+__all__ = [
+    "CARD",
+    "Choice",
+    "Feature",
+    "Goal",
+    "Parsers",
+    "Refusal",
+    "Serving",
+    "from_plan",
+    "refused",
+    "standard_version",
+]
 
 CARD = "kimi-k3"
 """The version name of vLLM's first image for K3: the one that NVIDIA's model card was validated with."""
@@ -63,6 +74,14 @@ class Feature(StrEnum):
     HICACHE = "hicache"
 
 
+class Parsers(StrEnum):
+    """Who takes apart what K3 writes: the engine's parsers for it, nobody, or K2's, which is not allowed."""
+
+    KIMI_K3 = "kimi_k3"
+    RAW = "raw"
+    KIMI_K2 = "kimi_k2"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What is to be deployed.
@@ -72,6 +91,7 @@ class Choice:
         layout: of the server, or of decode when serving is disaggregated.
         prefill: layout of the prefill role; None when serving is unified.
         model: what to load; empty for the scheme's published checkpoint.
+        parsers: of tool calls and reasoning.
     """
 
     engine: str
@@ -85,6 +105,7 @@ class Choice:
     prefill: Layout | None = None
     features: tuple[Feature, ...] = ()
     model: str = ""
+    parsers: Parsers = Parsers.KIMI_K3
 
     @property
     def model_path(self) -> str:
@@ -121,6 +142,7 @@ class Choice:
             "serving": self.serving.value,
             "role": role,
             "feature": frozenset(feature.value for feature in self.features),
+            "parsers": self.parsers.value,
             "both_drafts": {Feature.DSPARK, Feature.DFLASH} <= set(self.features),
             "kv_dtype": work.kv_dtype.value,
             "prefix_caching": work.prefix_caching,

@@ -15,7 +15,7 @@ from k3stack.engines.rules import Rule, applying, refusals
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
-from k3stack.recipe.choice import CARD, MODELS, Choice, Feature, Serving
+from k3stack.recipe.choice import CARD, MODELS, Choice, Feature, Parsers, Serving
 from k3stack.recipe.copied import Copied, take_apart
 from k3stack.recipe.deployment import WORKER
 from k3stack.spec.schemes import Scheme
@@ -74,13 +74,16 @@ class Diagnosis:
         return all(finding.weight is Weight.ADVICE for finding in self.findings)
 
 
-def diagnose(text: str, gpu: Gpu | None = None, version: str | None = None) -> Diagnosis:
+def diagnose(
+    text: str, gpu: Gpu | None = None, version: str | None = None, parsers: Parsers = Parsers.KIMI_K3
+) -> Diagnosis:
     """Examine a command.
 
     Args:
         text: the command as copied.
         gpu: what it is to run on, if known; rules about hardware need it.
         version: the engine's release, if known; otherwise the image's tag says it, or the newest is assumed.
+        parsers: what is wanted; `raw` where they are left out on purpose.
 
     Raises:
         InputError: no engine is started here.
@@ -98,7 +101,7 @@ def diagnose(text: str, gpu: Gpu | None = None, version: str | None = None) -> D
     understood = read(taken, copied.words)
     values = understood.values()
     model = _model(understood, values)
-    facts = _facts(copied, values, model, said, gpu)
+    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, parsers).value}
     findings = [
         *_parsing(understood, taken),
         *_dead(taken, copied.environment),
@@ -186,6 +189,14 @@ def features_of(engine: str, values: Mapping[str, Any]) -> tuple[Feature, ...]:
     if values.get("enable-hierarchical-cache"):
         found.append(Feature.HICACHE)
     return tuple(found)
+
+
+def parsers_of(values: Mapping[str, Any], wanted: Parsers = Parsers.KIMI_K3) -> Parsers:
+    """Which parsers a command names; without any, it is judged by what is wanted."""
+    named = {str(values[name]) for name in ("tool-call-parser", "reasoning-parser") if values.get(name)}
+    if Parsers.KIMI_K2 in named:
+        return Parsers.KIMI_K2
+    return Parsers.KIMI_K3 if named else wanted
 
 
 def role_of(values: Mapping[str, Any]) -> str:
@@ -321,7 +332,8 @@ def _secrets(text: str) -> Iterator[Finding]:
 
 def _refused(engine: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
     for rule in refusals(engine, facts):
-        yield _of(rule, Weight.ADVICE if rule.unpublished else Weight.STOPS, rule.why.rstrip("."))
+        weight = Weight.ADVICE if rule.unpublished else Weight.WRONG if rule.starts else Weight.STOPS
+        yield _of(rule, weight, rule.why.rstrip("."))
 
 
 def _broken(

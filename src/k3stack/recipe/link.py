@@ -8,14 +8,17 @@ from urllib.parse import parse_qsl, urlencode
 from k3stack.errors import UsageError
 from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
-from k3stack.recipe.choice import Choice, Feature, Goal, Serving
+from k3stack.recipe.choice import Choice, Feature, Goal, Parsers, Serving
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["from_query", "to_query"]
 
 _WORKLOAD = ("context", "concurrency", "batched_tokens", "kv", "prefix", "utilization", "state_ratio")
 _COUNTS = ("context", "concurrency", "batched_tokens")
-_FIELDS = ("engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "model")
+_FIELDS = (
+    *("engine", "version", "hardware", "scheme", "goal", "serving"),
+    *("layout", "prefill", "features", "parsers", "model"),
+)
 
 
 def to_query(choice: Choice) -> str:
@@ -31,6 +34,7 @@ def to_query(choice: Choice) -> str:
         "layout": _layout_text(choice.layout),
         **({"prefill": _layout_text(choice.prefill)} if choice.prefill else {}),
         "features": ",".join(feature.value for feature in choice.features),
+        **({} if choice.parsers is Parsers.KIMI_K3 else {"parsers": choice.parsers.value}),
         "context": work.context,
         "concurrency": work.concurrency,
         "batched_tokens": work.batched_tokens,
@@ -67,6 +71,7 @@ def from_query(text: str) -> Choice:
         prefill=_field(pairs, "prefill", _layout) if "prefill" in pairs else None,
         features=tuple(_field(pairs, "features", _features)),
         model=pairs.get("model", ""),
+        parsers=_field(pairs, "parsers", Parsers) if "parsers" in pairs else Parsers.KIMI_K3,
     )
 
 

@@ -14,7 +14,7 @@ from k3stack.engines.releases import release
 from k3stack.errors import UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.recipe.build import build
-from k3stack.recipe.choice import UTILIZATION_STANDARD, Choice, Serving, standard_version
+from k3stack.recipe.choice import UTILIZATION_STANDARD, Choice, Parsers, Serving, standard_version
 from k3stack.recipe.deployment import Deployment, Flag, Reason
 from k3stack.recipe.doctor import Diagnosis, features_of, layout_of, role_of, scheme_of, workload_of
 
@@ -46,8 +46,8 @@ def _file() -> _File:
     return _File.model_validate(yaml.safe_load(text))
 
 
-def translate(diagnosis: Diagnosis, gpu: Gpu | None) -> Translation:
-    """The command of a diagnosis, for the engine that it is not for.
+def translate(diagnosis: Diagnosis, gpu: Gpu | None, parsers: Parsers = Parsers.KIMI_K3) -> Translation:
+    """The command of a diagnosis, for the engine that it is not for, with the parsers that are wanted.
 
     Raises:
         UsageError: the hardware is not said, the scheme cannot be told, or the command is one role of several.
@@ -78,6 +78,7 @@ def translate(diagnosis: Diagnosis, gpu: Gpu | None) -> Translation:
         workload=workload_of(diagnosis.engine, values, UTILIZATION_STANDARD[other]),
         serving=Serving.UNIFIED,
         features=features_of(diagnosis.engine, values),
+        parsers=parsers,
     )
     deployment = build(choice, served_name=_text(values.get("served-model-name")))
     return _carry_over(diagnosis, deployment, choice)

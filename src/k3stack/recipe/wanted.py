@@ -12,7 +12,16 @@ from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.plan.reserves import Reserves
-from k3stack.recipe.choice import KV_STANDARD, UTILIZATION_STANDARD, Choice, Feature, Goal, Serving, standard_version
+from k3stack.recipe.choice import (
+    KV_STANDARD,
+    UTILIZATION_STANDARD,
+    Choice,
+    Feature,
+    Goal,
+    Parsers,
+    Serving,
+    standard_version,
+)
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.suggest import Suggestion, suggest
 from k3stack.spec.model import ModelSpec
@@ -55,6 +64,7 @@ class Wishes:
     prefix_caching: bool = True
     batched_tokens: int | None = None
     utilization: float | None = None
+    parsers: Parsers = Parsers.KIMI_K3
 
     @property
     def layout_open(self) -> bool:
@@ -103,6 +113,7 @@ def choose(wanted: Wanted) -> Choice:
         prefill=prefill,
         features=wanted.features,
         model=wanted.model,
+        parsers=wanted.parsers,
     )
 
 

@@ -10,10 +10,54 @@ const K3 = (() => {
   }
 
   const sayings = {};
-  /** Sentences of the rules in another language, by the sentence: one that was reworded is shown as it is. */
+  /**
+   * Sentences of the rules and the planner in another language, by the sentence: one that was reworded is shown as it is.
+   * {name} stands for one word, {name*} for any text, {name,} and {name;} for lists; what stands there is looked up too.
+   */
   function sentences(name, table) {
-    sayings[name] = new Map(Object.entries(table));
+    const all = Object.entries(table);
+    const forms = all.filter(([text]) => text.includes("{")).map(([text, said]) => form(text, said));
+    sayings[name] = { whole: new Map(all), forms: forms.sort((a, b) => b.weight - a.weight), found: new Map() };
   }
+
+  const PLACE = /\{(\w+[*,;]?)\}/;
+  function form(text, said) {
+    const parts = text.split(PLACE);
+    const source = parts.map((part, at) => (at % 2 ? (/\w$/.test(part) ? "(\\S+?)" : "(.+?)") : part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")));
+    const names = parts.filter((part, at) => at % 2);
+    const weight = parts.filter((part, at) => at % 2 === 0).join("").length;
+    return { pattern: new RegExp(`^${source.join("")}$`), names, said, weight };
+  }
+
+  /** A sentence in the page's language; as it is where there is none. */
+  function said(text) {
+    const here = sayings[language];
+    if (!here || !text || text.length > 2000) return text;
+    if (!here.found.has(text)) here.found.set(text, lookedUp(here, text) || text);
+    return here.found.get(text);
+  }
+
+  /** Sentences may come without their full stop. */
+  function lookedUp({ whole, forms }, text) {
+    if (whole.has(text)) return whole.get(text);
+    if (whole.has(`${text}.`)) return whole.get(`${text}.`).replace(/。$/, "");
+    return filled(forms, text) || filled(forms, `${text}.`).replace(/。$/, "");
+  }
+
+  function filled(forms, text) {
+    for (const { pattern, names, said: to } of forms) {
+      const match = pattern.exec(text);
+      if (!match) continue;
+      const values = Object.fromEntries(names.map((name, at) => [name, placed(name, match[at + 1])]));
+      return to.replace(/\{(\w+[*,;]?)\}/g, (whole_, name) => values[name]);
+    }
+    return "";
+  }
+
+  const placed = (name, text) => (/[,;]$/.test(name) ? listed(text, name.at(-1)) : said(text));
+
+  /** Parts that are said one by one: "TP8, spec none", "model card; recipe". */
+  const listed = (text, mark) => (sayings[language] ? text.split(`${mark} `).map(said).join({ ",": "，", ";": "；" }[mark]) : text);
 
   /** A text in the page's language; {names} stand for values. */
   function t(key, values) {
@@ -49,13 +93,10 @@ const K3 = (() => {
   }
 
   /** Text that comes from the engines' rules or a planner: data, in another language where that is known. */
-  function data(text, tag = "span", attributes = {}) {
-    const known = sayings[language] && sayings[language].get(text);
-    return el(tag, { translate: "no", lang: known ? document.documentElement.lang : "en", ...attributes, text: known || text });
+  function data(text, tag = "span", attributes = {}, shown = said(text)) {
+    const pieces = shown.split("`").map((piece, at) => (at % 2 ? el("code", { text: piece }) : piece));
+    return el(tag, { translate: "no", lang: shown === text ? "en" : document.documentElement.lang, ...attributes }, pieces);
   }
-
-  /** The same as text alone. */
-  const said = (text) => (sayings[language] && sayings[language].get(text)) || text;
 
   function fill(node, ...children) {
     node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== ""));
@@ -74,14 +115,21 @@ const K3 = (() => {
 
   /** A link to a rule's source; plain text where there is no address for it. Only https is followed. */
   function source(text, url) {
-    if (!url || !url.startsWith("https://")) return data(text);
-    return el("a", { href: url, rel: "noreferrer noopener", target: "_blank", translate: "no", lang: "en", text });
+    const shown = listed(text, ";");
+    if (!url || !url.startsWith("https://")) return data(text, "span", {}, shown);
+    return el("a", { href: url, rel: "noreferrer noopener", target: "_blank", translate: "no", lang: shown === text ? "en" : null, text: shown });
   }
 
   /** "rule, source, date" of a reason. */
   function origin(reason) {
-    return el("span", { class: "origin" }, source(reason.source, reason.url), data(`, ${reason.date}`));
+    return el("span", { class: "origin" }, source(reason.source, reason.url), reason.date ? [t("comma"), el("span", { class: "nowrap", text: reason.date })] : "");
   }
+
+  /** Between two sentences. */
+  const gap = () => (language === "zh" ? "" : " ");
+
+  /** What went wrong, where, and what to do next. */
+  const trouble = ({ message, where, next }) => t(where ? "trouble.where" : "trouble", { where, what: said(message), next: next ? said(next) : "" });
 
   const number = (value, digits = 0) =>
     value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -162,7 +210,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, sentences, said, t, has, speak, el, data, fill, $, source, origin, number, gb, tokens, notice, copy, download, kept, once,
+    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, copy, download, kept, once,
     get language() {
       return language;
     },

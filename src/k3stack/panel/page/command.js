@@ -27,7 +27,7 @@ K3.command = (() => {
     if (focused && focused.startsWith("o-form-") && $(focused)) $(focused).focus();
   }
 
-  const refuse = (one) => fill($("why"), el("p", {}, el("strong", { text: `${t("not.possible")} ` }), data(one.refused)));
+  const refuse = (one) => fill($("why"), el("p", {}, el("strong", { text: t("not.possible") }), data(one.refused)));
 
   function arrows(event, all) {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
@@ -91,7 +91,7 @@ K3.command = (() => {
   }
 
   function same(answer) {
-    fill($("same"), t("same"), " ", data(answer.command, "code"));
+    fill($("same"), t("same"), data(answer.command, "code"));
   }
 
   $("copy").addEventListener("click", () => copy(text(), $("copy")));

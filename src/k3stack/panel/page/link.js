@@ -3,7 +3,7 @@
 "use strict";
 K3.link = (() => {
   const { t } = K3;
-  const KNOWN = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "kv", "prefix", "utilization", "state_ratio", "batched_tokens", "model"];
+  const KNOWN = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "kv", "prefix", "utilization", "state_ratio", "batched_tokens", "model"];
   const FORMS = ["docker", "shell", "compose", "kubernetes", "slurm", "skypilot"];
   const LONGEST = 2000;
   const short = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
@@ -33,14 +33,14 @@ K3.link = (() => {
 
   /** The selection as a query in the order that answers use. */
   function selection(fields) {
-    const order = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "batched_tokens", "kv", "prefix", "utilization", "state_ratio", "model"];
+    const order = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "batched_tokens", "kv", "prefix", "utilization", "state_ratio", "model"];
     return new URLSearchParams(order.filter((name) => fields.has(name)).map((name) => [name, fields.get(name)])).toString();
   }
 
   /** What a link wants in each row. */
   function wanted(fields) {
     const rows = {};
-    for (const name of ["hardware", "engine", "version", "scheme", "goal", "serving", "kv"]) if (fields.has(name)) rows[name] = fields.get(name);
+    for (const name of ["hardware", "engine", "version", "scheme", "goal", "serving", "parsers", "kv"]) if (fields.has(name)) rows[name] = fields.get(name);
     if (fields.has("layout")) rows.layout = fields.has("prefill") ? `${fields.get("prefill")};${fields.get("layout")}` : fields.get("layout");
     if (fields.has("features")) {
       const features = fields.get("features").split(",");
@@ -77,7 +77,7 @@ K3.link = (() => {
       if (chosen.value === rows[dimension]) continue;
       const values = { row: t(`row.${dimension}`), asked: short(rows[dimension]), got: K3.rows.words(dimension, chosen) };
       const why = refusals[dimension];
-      said.push(why ? t("link.refused", { ...values, why: `${K3.said(why.why)} ${K3.said(why.fix)}` }) : t("link.changed", values));
+      said.push(why ? t("link.refused", { ...values, why: `${K3.said(why.why)}${K3.gap()}${K3.said(why.fix)}` }) : t("link.changed", values));
     }
     return { answer, said };
   }

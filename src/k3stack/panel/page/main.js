@@ -6,7 +6,7 @@
   let answer = null;
   let asked = 0;
 
-  K3.hardware = () => new URLSearchParams(state.selection).get("hardware");
+  K3.chosen = (name) => new URLSearchParams(state.selection).get(name);
 
   function translate() {
     for (const node of document.querySelectorAll("[data-t]")) node.textContent = t(node.dataset.t);
@@ -14,7 +14,7 @@
     $("check-text").placeholder = t("check.placeholder");
     theme(kept.get("theme") || "auto");
     const covers = facts.served ? t("foot.served") : t("foot.exported", { covers: facts.covers.join(", ") });
-    fill($("foot"), el("p", {}, data(`k3stack ${facts.version}`), " · ", covers), el("p", { text: t("foot.honest") }));
+    fill($("foot"), el("p", {}, el("span", { translate: "no", text: `k3stack ${facts.version}` }), " · ", covers), el("p", { text: t("foot.honest") }));
     if (!facts.served) $("machine").hidden = true;
   }
 
@@ -35,7 +35,7 @@
       state = { ...next, selection: found.selection };
       answer = found;
     } catch (error) {
-      if (mine === asked) notice([error.where ? `${error.where}: ${error.message}. ${error.next || ""}` : error.message]);
+      if (mine === asked) notice([K3.trouble(error)]);
       return false;
     } finally {
       if (mine === asked) document.documentElement.removeAttribute("aria-busy");
@@ -82,7 +82,7 @@
       if (!selection) throw error;
       const found = await K3.link.replay(fields, K3.source_of.ask, begin);
       answer = found.answer;
-      said.push(...(found.said.length ? found.said : [`${error.where ? `${error.where}: ` : ""}${error.message}`]));
+      said.push(...(found.said.length ? found.said : [K3.trouble(error)]));
     }
     for (const name of ["context", "concurrency"]) {
       if (answer[name] !== begin[name]) said.push(t("link.stop", { name: t(`slider.${name}`), asked: K3.number(begin[name]), got: K3.number(answer[name]) }));
@@ -102,7 +102,7 @@
     }
     const option = answer.rows.find((row) => row.dimension === "hardware").options.find((one) => one.value === found.hardware);
     const said = t("machine.found", { count: found.count, name: found.name, memory: K3.gb(found.memory_bytes) });
-    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), " ", data(option.refused.fix))]);
+    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), K3.gap(), data(option.refused.fix))]);
     else if (option.chosen) notice([said]);
     else {
       await take("hardware", option);
@@ -143,7 +143,7 @@
   K3.memory.onSlide((name, value) => slide(name, value));
   K3.command.onForm((form) => go({ ...state, form }, "replaceState"));
 
-  const failed = (error) => notice([`${t("failed")} ${error.message}`]);
+  const failed = (error) => notice([`${t("failed")}${error.message}`]);
   K3.speak(kept.get("language") || (navigator.language.toLowerCase().startsWith("zh") ? "zh" : "en"));
   translate();
   restore().catch(failed).finally(() => {

@@ -80,7 +80,7 @@ K3.memory = (() => {
       if (held.state_ratio !== null) pairs.push([t("limit.ratio"), String(held.state_ratio)]);
       if (answer.memory.length > 1) rows.push(el("h3", { class: "role", text: t(`role.${one.role}`) }));
       rows.push(el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { class: "figure", text: value })))));
-      for (const change of one.would_fit) rows.push(el("p", { class: "would" }, el("strong", { text: `${t("would.fit")} ` }), data(change)));
+      for (const change of one.would_fit) rows.push(el("p", { class: "would" }, el("strong", { text: t("would.fit") }), data(change)));
       for (const note of one.notes) rows.push(el("p", { class: "hint" }, data(note)));
     }
     for (const note of answer.unknown) rows.push(el("p", { class: "hint" }, data(note)));
@@ -98,20 +98,27 @@ K3.memory = (() => {
           { class: "scroll", tabindex: "0", role: "group", "aria-label": t("memory.items") },
           el(
             "table",
-            { class: "table" },
-            el("thead", {}, el("tr", {}, ["item", "bytes", "label", "formula"].map((name) => el("th", { scope: "col", text: t(`items.${name}`) })))),
+            { class: "table ledger", role: "table" },
+            el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ["item", "bytes", "label", "formula"].map((name) => el("th", { scope: "col", role: "columnheader", class: name === "bytes" ? "figure" : null, text: t(`items.${name}`) })))),
             el(
               "tbody",
-              {},
+              { role: "rowgroup" },
               one.items.map((item) =>
-                el("tr", {}, data(item.what, "th", { scope: "row" }), el("td", { class: "figure", text: number(item.size_bytes) }), el("td", { text: t(`origin.${item.origin}`) }), data(item.formula, "td")),
+                el(
+                  "tr",
+                  { role: "row" },
+                  data(item.what, "th", { scope: "row", role: "rowheader" }),
+                  el("td", { role: "cell", class: "figure", text: number(item.size_bytes) }),
+                  el("td", { role: "cell", class: "label-word", text: t(`origin.${item.origin}`) }),
+                  data(item.formula, "td", { role: "cell", class: "formula" }),
+                ),
               ),
-              el("tr", { class: "sum" }, el("th", { scope: "row", text: t("items.sum") }), el("td", { class: "figure", text: number(one.total_bytes) }), el("td"), el("td")),
+              el("tr", { class: "sum", role: "row" }, el("th", { scope: "row", role: "rowheader", text: t("items.sum") }), el("td", { role: "cell", class: "figure", text: number(one.total_bytes) }), el("td", { role: "cell" }), el("td", { role: "cell" })),
             ),
           ),
         ),
-        el("p", { class: "hint" }, `${t("memory.gpu")}: ${number(one.gpu_bytes)} B, ${t(`origin.${one.gpu_origin}`)}: `, data(one.gpu_source)),
-        el("p", { class: "same" }, t("same"), " ", data(one.command, "code")),
+        el("p", { class: "hint" }, t("memory.gpu", { bytes: number(one.gpu_bytes), origin: t(`origin.${one.gpu_origin}`) }), data(one.gpu_source)),
+        el("p", { class: "same" }, t("same"), data(one.command, "code")),
       ),
     );
     fill($("items"), blocks);

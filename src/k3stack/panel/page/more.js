@@ -9,7 +9,7 @@ K3.more = (() => {
     if (answer.image) blocks.push(group("needs.image", [setting(answer.image.value, answer.image.why)]));
     blocks.push(group("needs.environment", answer.environment.map((one) => setting(`${one.name}=${one.value}`, one.why, one.role)), "needs.none"));
     blocks.push(group("needs.patches", answer.patches.map((one) => setting(one.name, one.why)), "needs.no.patches"));
-    blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why))));
+    blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why)), "needs.no.parsers"));
     blocks.push(group("needs.notes", answer.notes.map((note) => el("li", {}, data(note)))));
     fill($("needs"), blocks);
   }
@@ -34,7 +34,7 @@ K3.more = (() => {
     }
     const shown = answer.figures.map((one, at) => {
       const fits = [one.same_engine ? t("figures.same.engine") : t("figures.other.engine"), one.same_size ? t("figures.same.size") : ""].filter(Boolean);
-      const head = el("summary", {}, data(one.setting), ", ", data(one.setup), " ", fits.map((text) => el("span", { class: "tag", text })));
+      const head = el("summary", {}, data(one.setting), t("comma"), data(one.setup, "span", {}, K3.listed(one.setup, ",")), " ", fits.map((text) => el("span", { class: "tag", text })));
       return el("details", { class: "series", open: at === 0 && one.same_engine }, head, table(one), el("p", { class: "hint" }, t("origin.measured"), ": ", K3.source(one.source, one.url), one.notes ? [". ", data(one.notes)] : ""));
     });
     fill($("figures"), shown);
@@ -42,7 +42,7 @@ K3.more = (() => {
 
   function table(one) {
     const names = [...new Set(one.runs.flatMap((run) => Object.keys(run.metrics)))];
-    const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 1) : String(value));
+    const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 1) : K3.said(String(value)));
     return el(
       "div",
       { class: "scroll", tabindex: "0", role: "group", "aria-label": t("figures") },
@@ -68,15 +68,15 @@ K3.more = (() => {
   }
 
   function checked(result) {
-    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), "; ", t("checked.by", { parser: result.checked_by })));
-    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, `${t("check.assumed")} `, data(text)));
+    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), t("comma"), t("check.by", { parser: K3.said(result.checked_by) })));
+    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, t("check.assumed"), data(text)));
     const faults = result.faults.map((one) =>
-      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, data(one.why), " ", data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
+      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, one.why === `${one.what}.` ? null : [data(one.why), K3.gap()], data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
     );
     fill($("checked"), head, assumed, faults.length ? el("ul", { class: "faults" }, faults) : null);
   }
 
-  const trouble = (what, where, next) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: `${t("check.trouble")} ` }), where ? data(`${where}: `) : null, data(`${what}. ${next || ""}`)));
+  const trouble = (error) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: t("check.trouble") }), K3.trouble(error)));
 
   $("check-form").addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -90,9 +90,9 @@ K3.more = (() => {
       return;
     }
     try {
-      checked(await K3.source_of.check(text, K3.hardware()));
+      checked(await K3.source_of.check(text, K3.chosen("hardware"), K3.chosen("parsers") || "kimi_k3"));
     } catch (error) {
-      trouble(error.message, error.where, error.next);
+      trouble(error);
     }
   });
 

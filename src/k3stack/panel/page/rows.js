@@ -6,7 +6,7 @@ K3.rows = (() => {
   let take = () => {};
 
   const words = (dimension, option) =>
-    option.label || (has(`${dimension}.${option.value}`) ? t(`${dimension}.${option.value}`) : option.value);
+    (option.label && K3.said(option.label)) || (has(`${dimension}.${option.value}`) ? t(`${dimension}.${option.value}`) : option.value);
 
   /** A value of any row in words, for the sentences about what moved. */
   function named(dimension, value) {
@@ -25,11 +25,11 @@ K3.rows = (() => {
   function noteOf(dimension, option) {
     if (option.refused) {
       const { why, fix } = option.refused;
-      return [el("strong", {}, t("not.possible"), " "), data(why), " ", data(fix), " ", origin(option.refused)];
+      return [el("strong", {}, t("not.possible")), data(why), K3.gap(), data(fix), " ", origin(option.refused)];
     }
-    if (option.moves.length) return [t("would.move"), " ", ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
+    if (option.moves.length) return [t("would.move"), ...option.moves.flatMap((move, at) => [at ? "; " : "", moved(move)])];
     if (dimension === "layout" && option.note) {
-      return [t("published.for", { goals: option.note.split(",").map((goal) => t(`goal.${goal}`)).join(", ") })];
+      return [t("published.for", { goals: option.note.split(",").map((goal) => t(`goal.${goal}`)).join(t("comma")) })];
     }
     if (dimension === "scheme") return [data(option.note)];
     if (has(`${dimension}.${option.value}.about`)) return [t(`${dimension}.${option.value}.about`)];
@@ -43,7 +43,7 @@ K3.rows = (() => {
     return el(
       "span",
       { class: "moved" },
-      `${t(`row.${move.dimension}`)}: ${before} → ${after}`,
+      t("move", { row: t(`row.${move.dimension}`), before, after }),
       move.why ? [" (", data(move.why), ")"] : move.dimension === "layout" ? ` (${t("as.published")})` : "",
     );
   }

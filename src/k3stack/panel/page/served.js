@@ -11,7 +11,7 @@ K3.source_of = (() => {
   }
   return {
     ask: (state) => asked(`api/answer?${state.selection}&context=${state.context}&concurrency=${state.concurrency}&form=${state.form}`),
-    check: (text, hardware) => asked(`api/check?hardware=${encodeURIComponent(hardware)}`, { method: "POST", body: text }),
+    check: (text, hardware, parsers) => asked(`api/check?hardware=${encodeURIComponent(hardware)}&parsers=${encodeURIComponent(parsers)}`, { method: "POST", body: text }),
     machine: () => asked("api/machine"),
   };
 })();
