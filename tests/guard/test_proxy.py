@@ -328,7 +328,8 @@ def test_raw_text_is_parsed_by_the_guard(upstream: ScriptedUpstream, tmp_path: A
             final = ask(client, "raw", streamed)
             assert final.calls == [("get_weather", json.loads(PARIS))] and final.reason == "tool_calls"
             assert (final.reasoning, final.content, final.verdict) == ("why", "ok", "clean")
-        assert json.loads(upstream.last_body)["skip_special_tokens"] is False
+        asked = json.loads(upstream.last_body)
+        assert asked["skip_special_tokens"] is False and asked["spaces_between_special_tokens"] is False
 
 
 def test_prefixes_are_explained(upstream: ScriptedUpstream, tmp_path: Any) -> None:

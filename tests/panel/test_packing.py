@@ -49,6 +49,7 @@ def test_axes_are_found() -> None:
     assert compact([[1, 2], [3, 4]]) == {"s": [[1, 3], [0, 1]]}
     assert compact([["a 1", "a 2"], ["a 1", "a 2"]]) == {"n": ["a 1", "a 2"]}
     assert compact([["a 1", "a 2"], ["b 1", "b 2"]]) == {"w": [{"c": ["a", "b"]}, {"n": ["1", "2"]}]}
+    assert compact([[[1], [1.0]]]) == {"l": [{"n": [1, 1.0]}]} and compact([[[True], [1]]]) != {"k": [True]}
     assert compact([[[], [1]], [[], [1]]]) == {"v": [{"n": [0, 1]}, [{"k": []}, {"k": [1]}]]}
 
 

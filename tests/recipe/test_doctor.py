@@ -4,13 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from k3stack.errors import InputError, K3Error, UsageError
+from k3stack.errors import InputError, K3Error, NotKnownError, UsageError
 from k3stack.hardware.table import gpu
+from k3stack.recipe.build import build
 from k3stack.recipe.copied import take_apart
 from k3stack.recipe.doctor import Diagnosis, Weight, diagnose
+from k3stack.recipe.fit import fit
+from k3stack.recipe.render import Form, render
 from k3stack.recipe.translate import translate
 from k3stack.values import dump, load
 from tests.cli.run import k3
+from tests.panel.states import some
 from tests.recipe.commands import PUBLIC, Public
 
 
@@ -28,6 +32,23 @@ def test_public_commands(public: Public) -> None:
     assert diagnosis.good == public.good, bad
     for finding in diagnosis.findings:
         assert finding.what and finding.why.endswith(".") and finding.fix and finding.source
+
+
+@pytest.mark.parametrize("form", [Form.DOCKER, Form.SHELL])
+def test_what_we_write_is_read_back_without_fault(form: Form) -> None:
+    read = 0
+    for choice in some():
+        found = fit(choice)
+        if not found.yes:
+            continue
+        try:
+            text = render(build(found.choice), form)
+        except NotKnownError:
+            continue  # this form cannot be had on this hardware
+        diagnosis = diagnose(text, choice.gpu, choice.version, choice.parsers)
+        assert diagnosis.good and diagnosis.engine == choice.engine, diagnosis.findings
+        read += 1
+    assert read > 20
 
 
 def test_there_are_enough_of_both_kinds() -> None:

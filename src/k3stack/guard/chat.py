@@ -83,8 +83,11 @@ def _api_key(scope: Scope) -> str:
 
 
 def _with_markers(request: ChatRequest) -> ChatRequest:
-    """Ask the engine to leave the control tokens in the text; the prompt stays as it is."""
-    body = {**request.body, "skip_special_tokens": False}
+    """Ask the engine to leave the control tokens in the text, as they were written; the prompt stays as it is.
+
+    vLLM 0.33.0 puts spaces between them unless told not to (v1/engine/detokenizer.py).
+    """
+    body = {**request.body, "skip_special_tokens": False, "spaces_between_special_tokens": False}
     return replace(request, body=body, raw=codec.dumps(body))
 
 

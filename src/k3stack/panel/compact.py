@@ -59,8 +59,12 @@ def _cells(grid: Grid) -> Iterator[tuple[int, int, Any]]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, and of the same kind: 1, 1.0 and true are three values in JSON."""
-    return type(one) is type(other) and bool(one == other)
+    """Equal, and of the same kind all the way down: 1, 1.0 and true are three values in JSON."""
+    if type(one) is not type(other) or one != other:
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(_same, one.values(), other.values()))
+    return not isinstance(one, list) or all(map(_same, one, other))
 
 
 def _shape(value: Any) -> Hashable:

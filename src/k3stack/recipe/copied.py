@@ -103,8 +103,11 @@ def _split(words: list[str]) -> Iterator[list[str]]:
 
 
 def _leading(words: list[str], environment: dict[str, str]) -> list[str]:
-    """Drop `export`, `env`, `exec` and assignments in front, keeping the assignments."""
+    """Drop `export`, `env`, `exec`, `set --` and assignments in front, keeping the assignments."""
     while words:
+        if words[:2] == ["set", "--"]:  # our own scripts put a command together so
+            words = words[2:]
+            continue
         assigned = _ASSIGNMENT.fullmatch(words[0])
         if assigned:
             environment[assigned[1]] = assigned[2]
