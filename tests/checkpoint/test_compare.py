@@ -4,7 +4,7 @@ import hashlib
 import json
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,10 @@ from tests.cli.run import k3
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A source with blocks out of range and its conversion."""
-    base = tmp_path_factory.mktemp("pair")
+    return make_pair(tmp_path_factory.mktemp("pair"))
+
+
+def make_pair(base: Path) -> tuple[Path, Path]:
     source, target = base / "a", base / "b"
     write_tiny(source, Scheme.MXFP4, seed=2, shape=TinyShape(experts=4))
     spread_scales(source, seed=3)
@@ -102,20 +105,28 @@ def found_wrong(a: Path, b: Path) -> bool:
         return True
 
 
-def flips(pair: tuple[Path, Path], tmp_path: Path, count: int, seed: int) -> None:
-    a, b = pair
-    copy = Path(shutil.copytree(b, tmp_path / "flipped"))
-    files = sorted(path for path in copy.rglob("*") if path.is_file())
+def flipped(folder: Path, count: int, seed: int) -> Iterator[str]:
+    """One bit flipped at a time, and flipped back; says which.
+
+    Half of them anywhere, half in a file drawn first, so that small files and headers get their share.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
     sizes = [path.stat().st_size for path in files]
     draw = random.Random(seed)
     for turn in range(count):
-        # Half of them anywhere, half in a file drawn first, so that small files and headers get their share.
         path = draw.choices(files, sizes)[0] if turn % 2 else draw.choice(files)
         size = path.stat().st_size
         bit = draw.randrange((size if turn % 3 else min(size, 40_000)) * 8)
         flip(path, bit)
-        assert found_wrong(a, copy), f"{path.name}: bit {bit}"
+        yield f"{path.name}: bit {bit}"
         flip(path, bit)
+
+
+def flips(pair: tuple[Path, Path], tmp_path: Path, count: int, seed: int) -> None:
+    a, b = pair
+    copy = Path(shutil.copytree(b, tmp_path / "flipped"))
+    for which in flipped(copy, count, seed):
+        assert found_wrong(a, copy), which
     assert compare(a, copy).same
 
 

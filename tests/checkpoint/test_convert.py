@@ -67,7 +67,8 @@ def test_a_converted_checkpoint_is_sound_and_equal(wide: Path, tmp_path: Path, t
     assert 0 < report.moved_blocks < report.blocks
     assert report.blocks - report.moved_blocks <= report.lossless_blocks < report.blocks
     assert [kind.kind for kind in report.attention_error] == sorted(kind.kind for kind in report.attention_error)
-    assert (tmp_path / "out" / "tiktoken.model").read_bytes() == b"tokens"
+    brought = tmp_path / "out" / "tiktoken.model"
+    assert brought.read_bytes() == b"tokens" and brought.stat().st_nlink == 1, "editing it must not edit the source's"
     assert (tmp_path / "out" / "code" / "modeling.py").exists()
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from k3stack.checkpoint.convert.proof import DigestKind
 from k3stack.checkpoint.convert.shard import ShardResult
 from k3stack.checkpoint.write import write_index, write_json
 from k3stack.errors import CheckpointError
+from k3stack.files import atomic_write
 from k3stack.spec.declare import declare, hf_quant_config
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
@@ -163,18 +162,12 @@ def other_files(folder: Path) -> Iterator[Path]:
 
 
 def _bring_others(source: Path, target: Path) -> None:
-    """Link or copy what is no weight: tokenizer, processor, code and licence files, also in sub-folders."""
+    """Copy what is no weight: tokenizer, processor, code and licence files, also in sub-folders.
+
+    No links: whoever edits a file of the new checkpoint does not mean the old one.
+    """
     for name in other_files(source):
-        path = source / name
-        if not path.resolve().is_relative_to(source.resolve()) and path.is_symlink():
-            path = path.resolve()  # hub caches keep files behind links; their content is what is meant
         there = target / name
         there.parent.mkdir(parents=True, exist_ok=True)
-        if there.exists():
-            there.unlink()
-        try:
-            os.link(path, there)
-        except OSError as error:
-            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP):
-                raise
-            shutil.copy2(path, there)
+        with (source / name).open("rb") as old, atomic_write(there) as new:
+            shutil.copyfileobj(old, new)
