@@ -43,9 +43,9 @@ def shared_bytes(architecture: int, cache: str) -> int:
     from vllm.platforms.cuda import NonNvmlCudaPlatform
 
     vllm.platforms._current_platform = NonNvmlCudaPlatform()
-    import triton  # type: ignore[import-not-found, unused-ignore]
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, unused-ignore]
-    from triton.compiler import ASTSource  # type: ignore[import-not-found, unused-ignore]
+    import triton  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from triton.compiler import ASTSource  # type: ignore[import-not-found, import-untyped, unused-ignore]
     from vllm.v1.attention.ops import triton_decode_attention as decode
 
     kernel, recorder = decode._fwd_grouped_kernel_stage1, Recorder()
@@ -67,21 +67,20 @@ def shared_bytes(architecture: int, cache: str) -> int:
 
 def launch(decode: Any, cache: torch.dtype, heads: int = 12, page: int = 128) -> None:
     """Ask for one step over four requests, as the MLA layers do."""
-    blank = {"device": "meta"}
-    latents = torch.empty(4, page, 1, 576, dtype=cache, **blank)
+    latents = torch.empty(4, page, 1, 576, dtype=cache, device="meta")
     decode._decode_grouped_att_m_fwd(
-        torch.empty(4, heads, 576, dtype=torch.bfloat16, **blank),
+        torch.empty(4, heads, 576, dtype=torch.bfloat16, device="meta"),
         latents,
         latents[..., :512],
-        torch.empty(4, heads, 4, 513, dtype=torch.float32, **blank),
-        torch.empty(4, 8, dtype=torch.int32, **blank),
-        torch.empty(4, dtype=torch.int32, **blank),
+        torch.empty(4, heads, 4, 513, dtype=torch.float32, device="meta"),
+        torch.empty(4, 8, dtype=torch.int32, device="meta"),
+        torch.empty(4, dtype=torch.int32, device="meta"),
         4,
         0.1,
         page,
         0.0,
-        torch.ones(1, **blank),
-        torch.ones(1, **blank),
+        torch.ones(1, device="meta"),
+        torch.ones(1, device="meta"),
         is_mla=True,
     )
 

@@ -23,6 +23,7 @@ from k3stack.recipe.choice import (
     Feature,
     Goal,
     Serving,
+    kv_standard,
     standard_version,
 )
 from k3stack.recipe.suggest import Suggestion, suggest
@@ -286,7 +287,7 @@ FOLLOWING = ("kv_dtype", "utilization", "batched_tokens")
 def usual(choice: Choice) -> dict[str, Any]:
     """Those settings as the engine usually has them, or as they were published with the layout in use."""
     found = {
-        "kv_dtype": KV_STANDARD[choice.engine],
+        "kv_dtype": kv_standard(choice.engine, choice.gpu),
         "utilization": UTILIZATION_STANDARD[choice.engine],
         "batched_tokens": Workload().batched_tokens,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from k3stack.engines.releases import latest, versions
@@ -19,7 +20,18 @@ from k3stack.plan.plan import Plan
 from k3stack.recipe.deployment import Reason, reason_of
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["CARD", "Choice", "Feature", "Goal", "Refusal", "Serving", "from_plan", "refused", "standard_version"]
+__all__ = [
+    "CARD",
+    "Choice",
+    "Feature",
+    "Goal",
+    "Refusal",
+    "Serving",
+    "from_plan",
+    "kv_standard",
+    "refused",
+    "standard_version",
+]
 
 CARD = "kimi-k3"
 """The version name of vLLM's first image for K3: the one that NVIDIA's model card was validated with."""
@@ -235,6 +247,15 @@ def with_values(choice: Choice, changes: Mapping[str, Any]) -> Choice:
 
 KV_STANDARD = {"vllm": KvDtype.FP8, "sglang": KvDtype.BF16}
 """How the cache is stored when nobody asks: as in the published commands of each engine."""
+
+
+@lru_cache
+def kv_standard(engine: str, gpu: Gpu) -> KvDtype:
+    """How the cache is stored on this GPU when nobody asks: BF16 where the engine's newest release reads no other."""
+    usual = KV_STANDARD[engine]
+    facts = {"kv_dtype": usual.value, "architecture": gpu.architecture, "version": latest(engine)}
+    return KvDtype.BF16 if any("kv_dtype" in rule.when for rule in refusals(engine, facts)) else usual
+
 
 UTILIZATION_STANDARD = {"vllm": 0.90, "sglang": 0.85}
 """The share of GPU memory when nobody asks: model card for vLLM, the panel's cells for SGLang."""
