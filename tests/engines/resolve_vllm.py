@@ -1,8 +1,8 @@
 """Runs in vLLM's Python: every check that vLLM makes of a command before it touches a GPU, as on a given GPU.
 
 Reads a JSON list of {"gpu", "words", "variables"} with gpu = {"capability": [10, 3], "memory_bytes", "multiprocessors",
-"per_node", "name"};
-writes a list of {"error", "found"}: error null where the command is taken, else found is empty.
+"per_node", "name"}; a case may have "layers": true to ask for what the other layers would take (vLLM 0.33.0).
+Writes a list of {"error", "found"}: error null where the command is taken, else found is empty.
 
 What is stood in for is what a machine would report: capability, memory, number and name of its GPUs. Then the real path
 of `vllm serve` runs: parse, its own checks, AsyncEngineArgs, create_engine_config (model, cache, parallel, scheduler,
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -29,7 +30,7 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
         cases = json.load(sys.stdin)
         state(cases[0]["gpu"])
-        answers = [resolve(case["words"], case["variables"]) for case in cases]
+        answers = [resolve(case["words"], case["variables"], case.get("layers", False)) for case in cases]
     json.dump(answers, out)
 
 
@@ -73,12 +74,12 @@ def _import_without_memory(module: str) -> None:
         importlib.import_module(module)
 
 
-def resolve(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
+def resolve(words: list[str], variables: dict[str, str], layers: bool) -> dict[str, Any]:
     """One command's answer."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:
-        return {"error": None, "found": checked(words)}
+        return {"error": None, "found": checked(words, layers)}
     except (SystemExit, Exception) as error:
         print("".join(traceback.format_exception(error)), file=sys.stderr)
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -89,16 +90,22 @@ def resolve(words: list[str], variables: dict[str, str]) -> dict[str, Any]:
         os.environ.update(before)
 
 
-def checked(words: list[str]) -> dict[str, Any]:
+def checked(words: list[str], layers: bool) -> dict[str, Any]:
     """What vLLM makes of a command; raises what it holds against it."""
     from vllm.config import set_current_vllm_config
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.common.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    arguments = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    cli = importlib.import_module(
+        first_module(
+            "vllm.entrypoints.common.cli_args",
+            "vllm.entrypoints.launchers.cli_args",
+            "vllm.entrypoints.openai.cli_args",
+        )
+    )
+    arguments = cli.make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     arguments.model = arguments.model_tag
-    validate_parsed_serve_args(arguments)
+    cli.validate_parsed_serve_args(arguments)
     headless = bool(arguments.headless)
     made = AsyncEngineArgs.from_cli_args(arguments)
     config = made.create_engine_config(headless=headless)
@@ -106,6 +113,8 @@ def checked(words: list[str]) -> dict[str, Any]:
         raise ValueError("data_parallel_hybrid_lb is not applicable in headless mode")
     with set_current_vllm_config(config):
         kernels = {"decode": decode_kernel(config), "prefill": prefill_kernel(config), "experts": expert_kernel(config)}
+        if layers:
+            kernels |= other_kernels(config)
     parallel, cache = config.parallel_config, config.cache_config
     return {
         **kernels,
@@ -125,6 +134,15 @@ def checked(words: list[str]) -> dict[str, Any]:
         "rank": parallel.data_parallel_rank,
         "dp": parallel.data_parallel_size,
     }
+
+
+def first_module(*names: str) -> str:
+    """The first of these modules that this release has."""
+    for name in names:
+        with contextlib.suppress(ModuleNotFoundError):
+            if importlib.util.find_spec(name) is not None:
+                return name
+    raise ModuleNotFoundError(f"none of {', '.join(names)}")
 
 
 def decode_kernel(config: Any) -> str:
@@ -147,6 +165,57 @@ def prefill_kernel(config: Any) -> str:
     from vllm.v1.attention.backends.mla.prefill.selector import get_mla_prefill_backend
 
     return str(get_mla_prefill_backend(config).__name__)
+
+
+def other_kernels(config: Any) -> dict[str, str]:
+    """What KDA, the pictures, the draft and block-FP8 projections would compute with (vLLM 0.33.0)."""
+    from vllm.models.kimi_k3.nvidia import kda
+    from vllm.platforms import current_platform
+
+    dtype, text = config.model_config.dtype, config.model_config.hf_text_config
+    linear = text.linear_attn_config
+    state, bound = torch.float32, linear["gate_lower_bound"]
+    found = {"kda_prefill": kda.resolve_kda_prefill_backend("auto", linear["head_dim"], dtype, state, bound)}
+    heads = linear["num_heads"] // config.parallel_config.tensor_parallel_size
+    drafted = config.speculative_config.num_speculative_tokens if config.speculative_config else 0
+    of_layer = (heads, linear["head_dim"], linear["short_conv_kernel_size"], drafted, dtype, dtype, state)
+    found["kda_decode"] = kda.resolve_kda_decode_backend("auto", *of_layer)
+    found["kda_verify"] = kda.resolve_kda_spec_decode_backend("auto", *of_layer, bound, False)
+    vision = config.model_config.hf_config.vision_config
+    size = vision.qkv_hidden_size // vision.num_attention_heads
+    found["pictures"] = current_platform.get_vit_attn_backend(size, dtype).name
+    if drafted:
+        found["draft_kernel"] = draft_kernel(config)
+    if config.model_config.quantization == "modelopt_mixed":
+        found["linear"] = block_fp8_kernel(config)
+    return found
+
+
+def draft_kernel(config: Any) -> str:
+    """The kernel of the draft's windowed attention; it looks ahead inside a block."""
+    import dataclasses
+
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.selector import get_attn_backend
+
+    attention = dataclasses.replace(config.attention_config, use_non_causal=True, backend=None)
+    draft = config.speculative_config.draft_model_config
+    with mock.patch.object(config, "attention_config", attention), set_current_vllm_config(config):
+        backend = get_attn_backend(
+            draft.get_head_size(), draft.dtype, config.cache_config.cache_dtype, has_sliding_window=True
+        )
+    return str(backend.get_name())
+
+
+def block_fp8_kernel(config: Any) -> str:
+    """The kernel of a projection stored as block FP8, at the true size of K3's first query projection."""
+    from vllm.model_executor.kernels.linear import init_fp8_linear_kernel
+    from vllm.model_executor.layers.quantization.utils import quant_utils as keys
+
+    dtype, text = config.model_config.dtype, config.model_config.hf_text_config
+    shape = (text.q_lora_rank, text.hidden_size)
+    kernel = init_fp8_linear_kernel(keys.kFp8Dynamic128Sym, keys.kFp8Static128BlockSym, dtype, dtype, shape)
+    return type(kernel).__name__
 
 
 def expert_kernel(config: Any) -> str:

@@ -3,12 +3,14 @@
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from k3stack.engines.check import broken_rules
 from k3stack.engines.reading import read
 from k3stack.engines.releases import release
+from k3stack.hardware.table import gpu
 from k3stack.recipe.asking import engine_words
 from k3stack.recipe.deployment import Role
 from k3stack.spec.declare import declare
@@ -19,7 +21,6 @@ from tests.engines.venvs import engine_python
 
 pytestmark = pytest.mark.engines
 
-SM = {"sm90": 90, "sm100": 100, "sm103": 103}
 VERSION = "0.5.23"
 
 
@@ -36,29 +37,36 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[Scheme, Path]:
     return found
 
 
-def resolved(cases: list[dict[str, object]]) -> list[str | None]:
+def resolved(cases: list[dict[str, object]]) -> list[dict[str, Any]]:
+    """What SGLang says about commands: the error, or the kernels it settled on."""
     python = engine_python("sglang", VERSION)
     script = Path(__file__).with_name("resolve_sglang.py")
     ran = subprocess.run(
         [str(python), str(script)], input=json.dumps(cases), capture_output=True, text=True, check=False, timeout=900
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
-    answers: list[str | None] = json.loads(ran.stdout)
+    answers: list[dict[str, Any]] = json.loads(ran.stdout)
     return answers
 
 
-def case(role: Role, sm: int, folder: Path, draft: Path) -> dict[str, object]:
+def sm(hardware: str) -> int:
+    """The capability of a GPU as SGLang writes it; what has none of NVIDIA's passes for a B300."""
+    architecture = gpu(hardware).architecture
+    return int(architecture.removeprefix("sm")) if architecture.startswith("sm") else 103
+
+
+def case(role: Role, capability: int, folder: Path, draft: Path) -> dict[str, object]:
     words = engine_words(role)
     words[words.index("--model-path") + 1] = str(folder)
     if "--speculative-draft-model-path" in words:
         words[words.index("--speculative-draft-model-path") + 1] = str(draft)
-    return {"sm": sm, "words": [*words, "--device", "cuda"], "variables": {}}
+    return {"sm": capability, "words": [*words, "--device", "cuda"], "variables": {}}
 
 
 def test_commands_of_every_rule_pass_sglangs_validation(configs: dict[Scheme, Path]) -> None:
     cases = []
     for made in sample("sglang", VERSION):
-        architecture = {"h100": 90, "h200": 90, "b200": 100, "gb200": 100}.get(made.gpu, 103)
+        architecture = sm(made.gpu)
         nvfp4 = "NVFP4" in made.roles[0].command.model
         folder = configs[Scheme.NVFP4_MIXED if nvfp4 else Scheme.MXFP4]
         cases += [
@@ -66,9 +74,9 @@ def test_commands_of_every_rule_pass_sglangs_validation(configs: dict[Scheme, Pa
         ]
     assert len(cases) >= 60
     answers = resolved(cases)
-    bad = [(" ".join(map(str, one["words"])), error) for one, error in zip(cases, answers, strict=True) if error]  # type: ignore[call-overload]
+    bad = {answer["error"]: one["words"] for one, answer in zip(cases, answers, strict=True) if answer["error"]}
     print(f"{len(cases)} commands, {len(bad)} refused")
-    assert not bad, {error: words for words, error in bad}
+    assert not bad, bad
 
 
 BASE = "--trust-remote-code --tp-size 8 --max-running-requests 32"
@@ -90,7 +98,7 @@ def test_what_sglang_refuses_breaks_a_rule(configs: dict[Scheme, Path]) -> None:
     for (rule, _), words in zip(WRONG, given, strict=True):
         values = read(release("sglang", VERSION), words).values()
         assert rule in {broken.rule.id for broken in broken_rules("sglang", {"version": VERSION}, values, {})}
-    errors = resolved(
+    answers = resolved(
         [{"sm": 103, "words": ["--model-path", folder, *words, "--device", "cuda"], "variables": {}} for words in given]
     )
-    assert all(errors), errors
+    assert all(answer["error"] for answer in answers), answers

@@ -25,8 +25,8 @@ from tests.engines.venvs import engine_python
 pytestmark = pytest.mark.engines
 
 VERSION = "0.33.0"
-CAPABILITY = {"sm90": [9, 0], "sm100": [10, 0], "sm103": [10, 3]}
-MULTIPROCESSORS = {"sm90": 132, "sm100": 148, "sm103": 148}
+CAPABILITY = {"sm90": [9, 0], "sm100": [10, 0], "sm103": [10, 3], "sm120": [12, 0], "sm121": [12, 1]}
+MULTIPROCESSORS = {"sm90": 132, "sm100": 148, "sm103": 148, "sm120": 188, "sm121": 48}
 DRAFT = "RedHatAI/Kimi-K3-speculator.dspark"
 FOLDERS = {
     "moonshotai/Kimi-K3": Scheme.MXFP4,
@@ -72,8 +72,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return Folders(tmp_path_factory.mktemp("k3"))
 
 
-def resolved(folders: Folders, hardware: str, asked: list[tuple[list[str], dict[str, str]]]) -> list[dict[str, Any]]:
-    """What vLLM says about commands as if on this hardware; one process, since it remembers the capability."""
+def resolved(
+    folders: Folders,
+    hardware: str,
+    asked: list[tuple[list[str], dict[str, str]]],
+    version: str = VERSION,
+    layers: bool = False,
+) -> list[dict[str, Any]]:
+    """What vLLM says about commands as if on this hardware; one process, since it remembers the capability.
+
+    Args:
+        layers: whether to ask for the kernels of KDA, pictures, draft and block FP8 too (0.33.0).
+    """
     kind = gpu(hardware)
     stated = {
         "capability": CAPABILITY[kind.architecture],
@@ -82,7 +92,10 @@ def resolved(folders: Folders, hardware: str, asked: list[tuple[list[str], dict[
         "per_node": kind.gpus_per_node,
         "name": kind.name,
     }
-    cases = [{"gpu": stated, "words": folders.words(words), "variables": variables} for words, variables in asked]
+    cases = [
+        {"gpu": stated, "words": folders.words(words), "variables": variables, "layers": layers}
+        for words, variables in asked
+    ]
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(folders.driver),
@@ -91,7 +104,7 @@ def resolved(folders: Folders, hardware: str, asked: list[tuple[list[str], dict[
     }
     script = Path(__file__).with_name("resolve_vllm.py")
     ran = subprocess.run(
-        [str(engine_python("vllm", VERSION)), str(script)],
+        [str(engine_python("vllm", version)), str(script)],
         input=json.dumps(cases),
         capture_output=True,
         text=True,
@@ -163,12 +176,16 @@ def assert_replicas(case: Case, found: dict[str, Any]) -> None:
 def assert_kernels(case: Case, found: dict[str, Any]) -> None:
     """The kernels that were named are those that vLLM takes."""
     command, sm = case.role.command, case.sm
-    assert found["decode"] == (command.flag("attention-backend") or "FLASHINFER_MLA")
+    workstation = sm in ("sm120", "sm121")
+    usual = "TRITON_MLA" if workstation else "FLASHINFER_MLA"
+    assert found["decode"] == (command.flag("attention-backend") or usual)
     named = (command.flag("attention-config") or {}).get("mla_prefill_backend")
     assert found["prefill"] == ("TrtllmRaggedPrefillBackend" if named else "FlashAttnPrefillBackend")
     nvfp4 = "NVFP4" in command.model
     if command.flag("moe-backend") == "deep_gemm_mega_moe":
         assert found["experts"] == "deep_gemm_mega_moe"
+    elif workstation:
+        assert found["experts"] == ("VLLM_CUTLASS" if nvfp4 else "MARLIN")
     elif sm == "sm90":
         assert found["experts"] == ("HUMMING" if nvfp4 else "MARLIN")
     else:
@@ -197,10 +214,25 @@ WRONG: list[tuple[str, str, str, dict[str, str]]] = [
     ("h200", "vllm-check-blackwell-decode", f"{BASE} --attention-backend TOKENSPEED_MLA --kv-cache-dtype fp8", {}),
     ("h200", "vllm-check-blackwell-decode", f"{BASE} --attention-backend FLASHINFER_MLA", {}),
     ("h200", "vllm-check-blackwell-prefill", f"{BASE} --attention-config.mla_prefill_backend TRTLLM_RAGGED", {}),
+    *(
+        (kind, rule, words, {})
+        for kind in ("rtx-pro-6000", "dgx-spark")
+        for rule, words in (
+            ("vllm-check-blackwell-decode", f"{BASE} --attention-backend TOKENSPEED_MLA --kv-cache-dtype fp8"),
+            ("vllm-check-blackwell-decode", f"{BASE} --attention-backend FLASHINFER_MLA"),
+            ("vllm-check-blackwell-decode", f"{BASE} --attention-backend CUTLASS_MLA"),
+            ("vllm-check-blackwell-prefill", f"{BASE} --attention-config.mla_prefill_backend TRTLLM_RAGGED"),
+            ("vllm-check-workstation-decode", f"{BASE} --attention-backend FLASHMLA"),
+            ("vllm-check-workstation-decode", f"{BASE} --attention-backend FLASH_ATTN_MLA"),
+            ("vllm-check-workstation-moe", f"{BASE} --moe-backend flashinfer_trtllm"),
+            ("vllm-check-workstation-moe", f"{NVFP4} --moe-backend flashinfer_trtllm"),
+            ("vllm-check-workstation-moe", f"{NVFP4} --moe-backend flashinfer_cutedsl"),
+        )
+    ),
 ]
 
 
-@pytest.mark.parametrize("hardware", ["b300", "h200"])
+@pytest.mark.parametrize("hardware", ["b300", "h200", "rtx-pro-6000", "dgx-spark"])
 def test_what_vllm_refuses_breaks_a_rule(folders: Folders, hardware: str) -> None:
     rows = [(rule, words.split(), variables) for kind, rule, words, variables in WRONG if kind == hardware]
     kind = gpu(hardware)

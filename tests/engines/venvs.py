@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 EXTRA = {
     # What `import modelopt.torch.quantization` needs and its metadata leaves to extras.
     ("nvidia-modelopt", "0.47.0"): ["torch==2.13.0", "requests", "pillow", "scipy", "datasets", "numpy", "safetensors"],
-    # Without it uv resolves cuda-python 12, and this release's `import cutlass` fails.
+    # Without it uv resolves cuda-python 12, and these releases' `import cutlass` fails.
+    ("vllm", "0.32.0"): ["cuda-python>=13,<14"],
     ("vllm", "0.33.0"): ["cuda-python>=13,<14"],
     # fla-core names PyTorch only in extras; its package imports Triton, which comes with PyTorch.
     ("fla-core", "0.6.0"): ["torch==2.14.0", "numpy", "einops", "packaging"],

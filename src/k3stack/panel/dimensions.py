@@ -24,6 +24,7 @@ from k3stack.recipe.choice import (
     Goal,
     Parsers,
     Serving,
+    kv_standard,
     standard_version,
 )
 from k3stack.recipe.suggest import Suggestion, suggest
@@ -299,7 +300,7 @@ def usual(choice: Choice) -> dict[str, Any]:
 @lru_cache(maxsize=4_096)
 def _usual(engine: str, kind: Gpu, serving: Serving, goal: Goal, pair: Pair) -> dict[str, Any]:
     found = {
-        "kv_dtype": KV_STANDARD[engine],
+        "kv_dtype": kv_standard(engine, kind),
         "utilization": UTILIZATION_STANDARD[engine],
         "batched_tokens": Workload().batched_tokens,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 from k3stack.engines.releases import latest, versions
@@ -28,6 +29,7 @@ __all__ = [
     "Refusal",
     "Serving",
     "from_plan",
+    "kv_standard",
     "refused",
     "standard_version",
 ]
@@ -259,6 +261,15 @@ def from_plan(plan: Plan, version: str | None = None, **more: Any) -> Choice:
 
 KV_STANDARD = {"vllm": KvDtype.FP8, "sglang": KvDtype.BF16}
 """How the cache is stored when nobody asks: as in the published commands of each engine."""
+
+
+@lru_cache
+def kv_standard(engine: str, gpu: Gpu) -> KvDtype:
+    """How the cache is stored on this GPU when nobody asks: BF16 where the engine's newest release reads no other."""
+    usual = KV_STANDARD[engine]
+    facts = {"kv_dtype": usual.value, "architecture": gpu.architecture, "version": latest(engine)}
+    return KvDtype.BF16 if any("kv_dtype" in rule.when for rule in refusals(engine, facts)) else usual
+
 
 UTILIZATION_STANDARD = {"vllm": 0.90, "sglang": 0.85}
 """The share of GPU memory when nobody asks: model card for vLLM, the panel's cells for SGLang."""

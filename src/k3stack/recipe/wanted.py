@@ -13,13 +13,13 @@ from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.plan.reserves import Reserves
 from k3stack.recipe.choice import (
-    KV_STANDARD,
     UTILIZATION_STANDARD,
     Choice,
     Feature,
     Goal,
     Parsers,
     Serving,
+    kv_standard,
     standard_version,
 )
 from k3stack.recipe.fit import Fit, fit
@@ -197,7 +197,7 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
 def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
     """What was said, over what was published with the layout, over each engine's usual."""
     usual = {
-        "kv_dtype": KV_STANDARD[wanted.engine],
+        "kv_dtype": kv_standard(wanted.engine, wanted.gpu),
         "utilization": UTILIZATION_STANDARD[wanted.engine],
         "concurrency": CONCURRENCY_STANDARD[wanted.goal],
     }
