@@ -145,6 +145,7 @@ def _wanted(
     from k3stack.plan.layout import KvDtype
     from k3stack.recipe.choice import Feature, Goal, Serving
     from k3stack.recipe.wanted import Wanted
+    from k3stack.spec.published import smaller_than_published
     from k3stack.spec.schemes import Scheme
 
     if hardware is None:
@@ -173,6 +174,7 @@ def _wanted(
         batched_tokens=batched_tokens,
         utilization=utilization,
         model=model,
+        spec=spec if smaller_than_published(spec) else None,
     )
     return wanted, spec
 

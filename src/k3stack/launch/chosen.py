@@ -19,6 +19,7 @@ from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit
 from k3stack.recipe.wanted import Wanted, fitting
 from k3stack.spec.model import ModelSpec
+from k3stack.spec.published import smaller_than_published
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["Asked", "Chosen", "choose", "is_kimi"]
@@ -159,4 +160,5 @@ def _wanted(asked: Asked, engine: str, kind: Gpu, count: int | None, spec: Model
         batched_tokens=asked.batched_tokens,
         utilization=asked.utilization,
         model=model,
+        spec=spec if smaller_than_published(spec) else None,
     )

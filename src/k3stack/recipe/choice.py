@@ -19,7 +19,18 @@ from k3stack.plan.plan import Plan
 from k3stack.recipe.deployment import Reason, reason_of
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["CARD", "Choice", "Feature", "Goal", "Refusal", "Serving", "from_plan", "refused", "standard_version"]
+__all__ = [
+    "CARD",
+    "Choice",
+    "Feature",
+    "Goal",
+    "Refusal",
+    "Serving",
+    "from_plan",
+    "kv_standard",
+    "refused",
+    "standard_version",
+]
 
 CARD = "kimi-k3"
 """The version name of vLLM's first image for K3: the one that NVIDIA's model card was validated with."""
@@ -69,6 +80,7 @@ class Choice:
         layout: of the server, or of decode when serving is disaggregated.
         prefill: layout of the prefill role; None when serving is unified.
         model: what to load; empty for the scheme's published checkpoint.
+        smaller: the model has fewer or smaller layers than Kimi-K3, so that floors on its GPUs say nothing about it.
     """
 
     engine: str
@@ -82,6 +94,7 @@ class Choice:
     prefill: Layout | None = None
     features: tuple[Feature, ...] = ()
     model: str = ""
+    smaller: bool = False
 
     @property
     def model_path(self) -> str:
@@ -110,6 +123,7 @@ class Choice:
             "vendor": gpu.vendor,
             "architecture": gpu.architecture,
             "scheme": self.scheme.value,
+            "smaller": self.smaller,
             "goal": self.goal.value,
             "serving": self.serving.value,
             "role": role,
@@ -235,6 +249,12 @@ def with_values(choice: Choice, changes: Mapping[str, Any]) -> Choice:
 
 KV_STANDARD = {"vllm": KvDtype.FP8, "sglang": KvDtype.BF16}
 """How the cache is stored when nobody asks: as in the published commands of each engine."""
+
+
+def kv_standard(engine: str, gpu: Gpu) -> KvDtype:
+    """The same for a GPU: vLLM has K3's FP8 cache on Blackwell and AMD, not on Hopper."""
+    return KvDtype.BF16 if gpu.architecture == "sm90" else KV_STANDARD[engine]
+
 
 UTILIZATION_STANDARD = {"vllm": 0.90, "sglang": 0.85}
 """The share of GPU memory when nobody asks: model card for vLLM, the panel's cells for SGLang."""

@@ -12,7 +12,15 @@ from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.plan.reserves import Reserves
-from k3stack.recipe.choice import KV_STANDARD, UTILIZATION_STANDARD, Choice, Feature, Goal, Serving, standard_version
+from k3stack.recipe.choice import (
+    UTILIZATION_STANDARD,
+    Choice,
+    Feature,
+    Goal,
+    Serving,
+    kv_standard,
+    standard_version,
+)
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.suggest import Suggestion, suggest
 from k3stack.spec.model import ModelSpec
@@ -38,6 +46,7 @@ class Wanted:
     Attributes:
         gpus: how many GPUs; the sizes of the layout must multiply to it.
         model: what to load; empty for the scheme's published checkpoint.
+        spec: of the model when it is smaller than Kimi-K3; its own context is then the usual one.
     """
 
     gpu: Gpu
@@ -60,6 +69,7 @@ class Wanted:
     batched_tokens: int | None = None
     utilization: float | None = None
     model: str = ""
+    spec: ModelSpec | None = None
 
     @property
     def layout_open(self) -> bool:
@@ -89,6 +99,7 @@ def choose(wanted: Wanted) -> Choice:
         prefill=prefill,
         features=wanted.features,
         model=wanted.model,
+        smaller=wanted.spec is not None,
     )
 
 
@@ -172,7 +183,7 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
 def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
     """What was said, over what was published with the layout, over each engine's usual."""
     usual = {
-        "kv_dtype": KV_STANDARD[wanted.engine],
+        "kv_dtype": kv_standard(wanted.engine, wanted.gpu),
         "utilization": UTILIZATION_STANDARD[wanted.engine],
         "concurrency": CONCURRENCY_STANDARD[wanted.goal],
     }
@@ -184,5 +195,7 @@ def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
         "utilization": wanted.utilization,
     }
     published = dict(known.workload) if known is not None else {}
+    if wanted.spec is not None:
+        said["context"] = wanted.context or wanted.spec.max_context
     given = {name: value for name, value in said.items() if value is not None}
     return Workload(prefix_caching=wanted.prefix_caching, **{**usual, **published, **given})
