@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from k3stack.checkpoint.inspect import InspectReport
+from k3stack.checkpoint.tiny import write_tiny
 from k3stack.plan import Plan
 from k3stack.recipe.deployment import Deployment
+from k3stack.spec.schemes import Scheme
 from k3stack.values import load
 from tests.cli.run import k3
 from tests.paths import K3 as MOONSHOT
@@ -156,3 +158,21 @@ def test_explain_gives_every_setting_its_source() -> None:
     ran = k3("recipe", "kimi-k3", "--hardware", "b300", "--scheme", "nvfp4-mixed", "--explain")
     assert ran.code == 0
     assert "model card" in ran.out and "2026-08-14" in ran.out
+
+
+def test_a_plan_for_hopper_stores_the_cache_as_vllm_can_there() -> None:
+    def kv(*more: str) -> str:
+        return str(json.loads(k3("plan", "--hardware", *more, "--json").out)["workload"]["kv_dtype"])
+
+    assert kv("h200") == "bf16" and kv("b300") == "fp8" and kv("h200", "--kv-dtype", "fp8") == "fp8"
+
+
+def test_reserves_of_a_tiny_model_are_not_kept_for_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_tiny(tmp_path / "tiny", Scheme.MXFP4)
+    log = Path(__file__).parents[1] / "launch/logs/good-vllm-h200.log"
+    ran = k3("plan", str(tmp_path / "tiny"), "--from-log", str(log), "--save")
+    assert ran.code == 2 and "smaller than Kimi-K3" in ran.err and not (tmp_path / "k3stack").exists()
+    assert k3("plan", str(tmp_path / "tiny"), "--from-log", str(log)).code == 0

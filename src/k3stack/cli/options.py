@@ -36,7 +36,6 @@ __all__ = [
     "HardwareOpen",
     "KvName",
     "KvOpen",
-    "KvOption",
     "PipelineParallel",
     "PipelineParallelOpen",
     "PrefixCaching",
@@ -124,7 +123,6 @@ BatchedTokens = Annotated[int, _BATCHED]
 BatchedTokensOpen = Annotated[int | None, _BATCHED]
 Utilization = Annotated[float, _UTILIZATION]
 UtilizationOpen = Annotated[float | None, _UTILIZATION]
-KvOption = Annotated[KvName, _KV]
 KvOpen = Annotated[KvName | None, _KV]
 PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
 EngineVersion = Annotated[str | None, typer.Option(help="A release, or kimi-k3 for vLLM's first image for K3.")]
