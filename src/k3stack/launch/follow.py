@@ -190,13 +190,17 @@ def _over(launched: Launched, log: _Log, probe: ReadyProbe, parts: Parts) -> Dia
     return None
 
 
-def death(launched: Launched, parts: Parts) -> Diagnosis | None:
-    """Why an engine that was ready is no more; None while it lives. Waits a moment for its last word."""
-    launched.poll()
-    parts.look()
-    runs = launched.engine is not None and alive(launched.engine)
-    if launched.ended is None and parts.lost is None and runs:
-        return None
+def death(launched: Launched, parts: Parts, suspected: bool = False) -> Diagnosis | None:
+    """Why an engine that was ready is no more; None while it lives. Waits a moment for its last word.
+
+    Args:
+        suspected: something failed, so look for a second: who is killed may still be seen for some milliseconds.
+    """
+    until = time.monotonic() + (_LAST_WORD_S if suspected else 0.0)
+    while not _is_gone(launched, parts):
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_TICK_S)
     deadline = time.monotonic() + 5 * _LAST_WORD_S
     while launched.ended is None and time.monotonic() < deadline:
         time.sleep(_TICK_S)
@@ -204,6 +208,13 @@ def death(launched: Launched, parts: Parts) -> Diagnosis | None:
     if launched.ended is None and parts.lost is not None:
         return lost_part(launched, launched.log, parts.lost)
     return after_end(launched, launched.log, parts.lost)
+
+
+def _is_gone(launched: Launched, parts: Parts) -> bool:
+    launched.poll()
+    parts.look()
+    runs = launched.engine is not None and alive(launched.engine)
+    return launched.ended is not None or parts.lost is not None or not runs
 
 
 def _stalled(

@@ -324,11 +324,11 @@ def _verify(
     try:
         verified = verify(start.url, followed.model, options, folder, steps)
     except UnavailableError:
-        died = death(launched, parts)
+        died = death(launched, parts, suspected=True)
         if died is None:
             raise
         return None, died
-    return verified, death(launched, parts)
+    return verified, death(launched, parts, suspected=verified is not None and not verified.passed)
 
 
 def _with_weights(options: Options, where: str) -> Options:
