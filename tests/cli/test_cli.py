@@ -12,6 +12,7 @@ import pytest
 
 from k3stack.checkpoint.convert.attention import AttentionScale
 from k3stack.checkpoint.inspect import InspectReport
+from k3stack.checkpoint.tiny import write_tiny
 from k3stack.cli import convert, options, plan, recipe
 from k3stack.cli.asked import Place
 from k3stack.cli.spread import spread
@@ -196,3 +197,21 @@ def test_a_verb_takes_a_group_of_options_as_one_value() -> None:
     verb(before=1, docker=True, host="::", port=None, python="p", after="y")
     assert seen == [1, Place(True, "::", None, "p"), "y"]
     assert [*inspect.signature(verb).parameters] == ["before", "docker", "host", "port", "python", "after"]
+
+
+def test_a_plan_for_hopper_stores_the_cache_as_vllm_can_there() -> None:
+    def kv(*more: str) -> str:
+        return str(json.loads(k3("plan", "--hardware", *more, "--json").out)["workload"]["kv_dtype"])
+
+    assert kv("h200") == "bf16" and kv("b300") == "fp8" and kv("h200", "--kv-dtype", "fp8") == "fp8"
+
+
+def test_reserves_of_a_tiny_model_are_not_kept_for_the_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    write_tiny(tmp_path / "tiny", Scheme.MXFP4)
+    log = Path(__file__).parents[1] / "launch/logs/good-vllm-h200.log"
+    ran = k3("plan", str(tmp_path / "tiny"), "--from-log", str(log), "--save")
+    assert ran.code == 2 and "smaller than Kimi-K3" in ran.err and not (tmp_path / "k3stack").exists()
+    assert k3("plan", str(tmp_path / "tiny"), "--from-log", str(log)).code == 0

@@ -156,9 +156,8 @@ def test_killed_in_each_phase(llama: Path, tmp_path: Path, starts: list[Start], 
     os.kill(victim, signal.SIGKILL)
     took = start.seconds_until_told()
     found = start.result()
-    if victim == run.process.pid:
-        assert took < TOLD_S
-    assert cause(found)[0] == "start" and cause(found)[1] in ("host-oom", "worker-died", "engine-dead"), start.tell()
+    assert took < TOLD_S
+    assert cause(found)[0] == "start" and cause(found)[1] in ("killed", "worker-died"), start.tell()
     assert start.left() == [] and start.store.read().runs == ()
 
 

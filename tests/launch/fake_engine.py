@@ -60,6 +60,14 @@ def misbehave(how: str) -> None:
             time.sleep(600)
         case "full":
             raise OSError(28, "No space left on device", "/cache/x")
+        case "losecore":
+            core = subprocess.Popen(
+                ["VLLM::EngineCore", "-c", "import time; time.sleep(600)"], executable=sys.executable
+            )
+            time.sleep(2.5)
+            core.kill()
+            core.wait()
+            time.sleep(600)  # vLLM's first process takes its time to see it
         case "killworker":
             os.kill(WORKERS[0].pid, signal.SIGKILL)
             WORKERS[0].wait()

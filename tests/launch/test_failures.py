@@ -45,6 +45,14 @@ def test_the_cause_is_found_in_the_middle_of_other_lines_too(path: Path) -> None
     assert found.likely is not None and found.likely.id == named_by(path)
 
 
+def test_the_settings_that_vllm_prints_name_no_phase() -> None:
+    """`max_cudagraph_capture_size` stands in every log: memory that is short while loading is not short for graphs."""
+    text = (LOGS / "gpu-memory-taken-meanwhile-loading.log").read_text()
+    alone = re.sub(r"Process \d+ has [\d.]+ GiB memory in use\. ", "", text)
+    found = recognise(alone)
+    assert alone != text and found.likely is not None and found.likely.id == "gpu-oom-loading"
+
+
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_a_good_log_raises_no_alarm(path: Path) -> None:
     found = recognise(path.read_text())

@@ -36,6 +36,13 @@ def test_real_starts(name: str) -> None:
     assert reader.progress["load"].share == reader.progress["capture"].share == 1.0
 
 
+def test_a_start_of_kimi_k3_on_a_gpu() -> None:
+    """vLLM 0.33.0's second model runner and fastsafetensors have words of their own."""
+    reader = read((LOGS / "good-vllm-h200.log").read_text())
+    assert list(reader.began_s) == ["start", "load", "prepare", "capture", "listen", "ready"]
+    assert reader.progress["load"].share == 1.0
+
+
 def test_progress_and_time_left() -> None:
     reader = PhaseReader("vllm")
     reader.feed("INFO 01-01 00:00:00 [x.py:1] Starting to load model X...\n", 10.0)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from k3stack.checkpoint.tiny import write_tiny
 from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import gpu
 from k3stack.launch.chosen import Asked, Chosen, choose, is_kimi
 from k3stack.launch.start import node_commands, start_of
+from k3stack.plan.layout import KvDtype
+from k3stack.spec.schemes import Scheme
 
 B300 = (gpu("b300"), 8)
 
@@ -29,9 +32,13 @@ def test_a_process_listens_on_loopback_and_takes_further_words() -> None:
     assert not any("{" in word and "}" in word and '"' not in word for word in words)
 
 
-def test_patches_are_put_on_the_path(tmp_path: Path) -> None:
+def test_patches_are_put_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     start = start_of(*chosen(scheme="nvfp4-mixed"), folder=tmp_path)
     assert start.patched and start.environment["PYTHONPATH"] == str(tmp_path / "patches")
+    monkeypatch.setenv("PYTHONPATH", "/engine")  # where the engine itself may lie
+    both = start_of(*chosen(scheme="nvfp4-mixed"), folder=tmp_path).environment["PYTHONPATH"]
+    assert both == f"{tmp_path / 'patches'}{os.pathsep}/engine"
     held = start_of(*chosen(scheme="nvfp4-mixed"), docker=True, folder=tmp_path)
     assert held.patched and held.environment["K3_PATCH_DIR"] == str(tmp_path / "patches")
 
@@ -106,6 +113,19 @@ def test_another_model_goes_plainly(tmp_path: Path) -> None:
         choose(Asked(str(tmp_path)), None)
     with pytest.raises(UsageError, match="docker"):
         start_of(asked, choose(asked, None), docker=True)
+
+
+def test_a_tiny_kimi_k3_starts_with_the_recipe_on_one_gpu(tmp_path: Path) -> None:
+    """Floors on GPUs speak of Kimi-K3's own size; a tiny one has its own context, and on Hopper a BF16 cache."""
+    write_tiny(tmp_path / "tiny", Scheme.MXFP4)
+    made = choose(Asked(str(tmp_path / "tiny"), engine="vllm"), (gpu("h200"), 1))
+    assert made.deployment is not None
+    command = made.deployment.roles[0].command
+    assert command.flag("max-model-len") == 4096 and command.flag("kv-cache-dtype") == "auto"
+    with pytest.raises(NotKnownError, match="at least 16 GPUs"):
+        choose(Asked("kimi-k3", engine="vllm"), (gpu("h200"), 1))
+    with pytest.raises(NotKnownError, match="FP8 prefill queries"):
+        choose(Asked(str(tmp_path / "tiny"), engine="vllm", kv_dtype=KvDtype.FP8), (gpu("h200"), 1))
 
 
 def test_a_plan_that_does_not_fit_has_no_deployment() -> None:

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from k3stack.checkpoint.tiny import tiny_config
 from k3stack.errors import InputError
 from k3stack.hardware.table import gpu
 from k3stack.plan import Layout, Workload, make_plan, site
 from k3stack.plan.compare import compare, run_of
 from k3stack.plan.logs import parse_log, read_log
 from k3stack.plan.reserves import Reserves
+from k3stack.spec.model import ModelSpec
+from k3stack.spec.schemes import Scheme
 from k3stack.values import GIB, Origin
-from tests.paths import SHARED
+from tests.paths import ROOT, SHARED
 from tests.plan.common import K3
 
 LOGS = SHARED / "data" / "logs"
@@ -155,6 +158,20 @@ def test_reserves_of_a_log_replace_estimates(monkeypatch: pytest.MonkeyPatch, tm
     assert {"activations", "NCCL, CUDA context, workspaces"} <= measured
     # Rank 0 of that run had 1.68 GiB for its cache.
     assert plan.capacity.cache_bytes == pytest.approx(1.68 * GIB, rel=0.05)
+
+
+def test_what_a_tiny_kimi_k3_reports_on_an_h200_is_as_predicted() -> None:
+    """vLLM 0.33.0's own log of a tiny checkpoint with a BF16 cache: everything that is computed agrees."""
+    seen = read_log(ROOT / "tests/launch/logs/good-vllm-h200.log")
+    spec = ModelSpec.from_config(tiny_config(Scheme.MXFP4))
+    compared = {one.quantity: one for one in compare(seen, spec) if one.reported is not None}
+    computed = {name: one for name, one in compared.items() if one.origin is Origin.COMPUTED}
+    assert {"block size", "state padding", "padding layers", "GPU KV cache size", "maximum concurrency"} <= set(
+        computed
+    )
+    assert all(one.agrees for one in computed.values()), computed
+    assert compared["GPU KV cache size"].reported == 33_300_772
+    assert site.gpu_of(seen) == "h200"
 
 
 def test_saving_keeps_other_entries_and_survives_no_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.recipe.asking import engine_words
 from k3stack.recipe.build import build, captured
-from k3stack.recipe.choice import Choice, Feature, Goal, Serving, refused
+from k3stack.recipe.choice import Choice, Feature, Goal, Serving, kv_standard, refused
 from k3stack.recipe.deployment import Command, Deployment
 from k3stack.recipe.render.docker import render as docker
 from k3stack.recipe.suggest import suggest
@@ -27,7 +27,9 @@ BF16 = Workload(kv_dtype=KvDtype.BF16)
 
 
 def vllm(hardware: str, layout: Layout, *features: Feature, version: str = "0.33.0", **more: object) -> Choice:
-    return Choice("vllm", version, gpu(hardware), Scheme.MXFP4, layout, features=features, **more)  # type: ignore[arg-type]
+    work = Workload(kv_dtype=kv_standard("vllm", gpu(hardware)))
+    choice = Choice("vllm", version, gpu(hardware), Scheme.MXFP4, layout, work, features=features)
+    return replace(choice, **more)  # type: ignore[arg-type]
 
 
 def sglang(hardware: str, layout: Layout, *features: Feature, version: str = "0.5.23", **more: object) -> Choice:

@@ -33,7 +33,7 @@ def sglang(layout: Layout, hardware: str = "b300", **more: Any) -> Choice:
 
 
 def test_what_does_not_fit_says_so_on_every_route() -> None:
-    one = fit(vllm(Layout(tp=16), "h200"))
+    one = fit(vllm(Layout(tp=16), "h200", workload=Workload(kv_dtype=KvDtype.BF16)))
     spread = fit(vllm(Layout(tp=1, dp=16, ep=True), "b200"))
     other = fit(sglang(Layout(tp=8), workload=Workload(kv_dtype=KvDtype.BF16, utilization=0.85, concurrency=256)))
     for found in (one, spread, other):

@@ -15,7 +15,7 @@ from k3stack.errors import NotKnownError
 from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Workload
 from k3stack.recipe.build import build
-from k3stack.recipe.choice import KV_STANDARD, Choice, Feature, Goal, Serving, standard_version
+from k3stack.recipe.choice import Choice, Feature, Goal, Serving, kv_standard, standard_version
 from k3stack.recipe.client import client_snippets
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.render import Form, render
@@ -43,7 +43,7 @@ def deployment(name: str) -> Deployment:
     engine, hardware, scheme, serving, goal, features = NAMED[name]
     kind = gpu(hardware)
     known = suggest(engine, kind, serving, goal)
-    workload = Workload(kv_dtype=KV_STANDARD[engine])
+    workload = Workload(kv_dtype=kv_standard(engine, kind))
     version = standard_version(engine, kind, scheme)
     return build(Choice(engine, version, kind, scheme, known.layout, workload, goal, serving, known.prefill, features))
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from k3stack.checkpoint.convert.experts import sharing
 from k3stack.checkpoint.header import Entry
 from k3stack.checkpoint.mark import mark_random
-from k3stack.checkpoint.vocabulary import write_byte_vocabulary
+from k3stack.checkpoint.vocabulary import write_byte_vocabulary, write_chat_files
 from k3stack.checkpoint.write import new_folder, require_new, write_index, write_json, write_shard
 from k3stack.errors import UsageError
 from k3stack.formats import bf16, e4m3, fp8_block, mxfp4, nvfp4
@@ -162,6 +162,7 @@ def write_tiny(
         if scheme is Scheme.NVFP4_MIXED:
             write_json(building / "hf_quant_config.json", hf_quant_config(spec))
         write_byte_vocabulary(building, (shape or TinyShape()).context)
+        write_chat_files(building)
         mark_random(building, seed)
     return TinyReport(str(folder), scheme, seed, len(weight_map), len(by_shard), payload_bytes)
 

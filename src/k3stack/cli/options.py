@@ -26,7 +26,7 @@ __all__ = [
     "ExpertParallel",
     "HardwareOpen",
     "KvName",
-    "KvOption",
+    "KvOpen",
     "ParsersName",
     "PipelineParallel",
     "PrefixCaching",
@@ -123,7 +123,7 @@ Context = Annotated[int, _CONTEXT]
 Concurrency = Annotated[int, _CONCURRENCY]
 BatchedTokens = Annotated[int, _BATCHED]
 Utilization = Annotated[float, _UTILIZATION]
-KvOption = Annotated[KvName, _KV]
+KvOpen = Annotated[KvName | None, _KV]
 PrefixCaching = Annotated[bool, typer.Option("--prefix-caching/--no-prefix-caching", help="Reuse repeated prefixes.")]
 
 
@@ -148,7 +148,7 @@ class Sought:
     dcp: Annotated[int | None, _DCP] = None
     context: Annotated[int | None, _CONTEXT] = None
     concurrency: Annotated[int | None, _CONCURRENCY] = None
-    kv_dtype: Annotated[KvName | None, _KV] = None
+    kv_dtype: KvOpen = None
     prefix_caching: PrefixCaching = True
     batched_tokens: Annotated[int | None, _BATCHED] = None
     utilization: Annotated[float | None, _UTILIZATION] = None

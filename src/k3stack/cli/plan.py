@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +18,7 @@ from k3stack.cli.options import (
     EngineName,
     EngineOption,
     ExpertParallel,
-    KvName,
-    KvOption,
+    KvOpen,
     PipelineParallel,
     PrefixCaching,
     SchemeName,
@@ -92,7 +92,7 @@ def plan(
     dcp: ContextParallel = 1,
     context: Context = 196_608,
     concurrency: Concurrency = 32,
-    kv_dtype: KvOption = KvName.FP8,
+    kv_dtype: KvOpen = None,
     prefix_caching: PrefixCaching = True,
     batched_tokens: BatchedTokens = 8_192,
     utilization: Utilization = 0.90,
@@ -113,6 +113,7 @@ def plan(
     """Say whether a model does the work on these GPUs, with every byte accounted for. Exit code 1 when it does not."""
     from k3stack.errors import UsageError
     from k3stack.plan import KvDtype, StateDtype, Workload
+    from k3stack.recipe.choice import kv_standard
 
     output = Output(as_json)
     if from_log is not None:
@@ -122,7 +123,7 @@ def plan(
     workload = Workload(
         context,
         concurrency,
-        KvDtype(kv_dtype.value),
+        KvDtype.FP8 if kv_dtype is None else KvDtype(kv_dtype.value),
         prefix_caching,
         batched_tokens,
         utilization,
@@ -138,6 +139,8 @@ def plan(
     if found is None:
         raise typer.Exit(_without_gpus(output, where, scheme))
     gpu, count = found
+    if kv_dtype is None and engine is EngineName.VLLM:
+        workload = replace(workload, kv_dtype=kv_standard(engine.value, gpu))
     if goal is not None:
         raise typer.Exit(_search(output, where, scheme, gpu, count, workload, goal, engine, release))
     made = _plan(where, scheme, gpu, _layout(count, tp, pp, dp, ep, dcp), workload, engine, release)
@@ -268,6 +271,7 @@ def _calibrate(
     from k3stack.plan import site
     from k3stack.plan.compare import compare, run_of
     from k3stack.plan.logs import read_log
+    from k3stack.spec.published import smaller_than_published
 
     spec, _ = target(where, scheme_of(scheme))
     seen = read_log(log)
@@ -275,6 +279,12 @@ def _calibrate(
     if not compared:
         output.note("nothing to compare: the log does not say the tensor-parallel size; give it from its first line on")
     if save:
+        if smaller_than_published(spec):
+            raise UsageError(
+                "is smaller than Kimi-K3: plans of the whole model would count on its small reserves",
+                where=where,
+                hint="Save from a log of the model that you plan. Nothing was saved.",
+            )
         kind = gpu(hardware).id if hardware else site.gpu_of(seen)
         if kind is None:
             raise UsageError(

@@ -95,12 +95,12 @@ def _planned(where: str, hardware: str | None, engine: EngineName, version: str 
     from k3stack.errors import UsageError
     from k3stack.hardware.table import gpu
     from k3stack.plan.site import saved
-    from k3stack.recipe.wanted import Wanted, fitting
+    from k3stack.recipe.wanted import Wanted, Wishes, fitting
 
     if hardware is None:
         raise UsageError("is missing", where="--hardware", hint="For example --hardware b300.")
     spec, model = target(where, scheme_of(sought.scheme))
-    wanted = Wanted(gpu(hardware), engine.value, spec.scheme, model, **sought.wishes(version))
+    wanted = Wanted.of(Wishes(**sought.wishes(version)), gpu(hardware), engine.value, spec, model)
     return fitting(wanted, spec, saved(wanted.engine, wanted.gpu.id))
 
 

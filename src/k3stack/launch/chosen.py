@@ -94,7 +94,7 @@ def choose(asked: Asked, found: tuple[Gpu, int] | None) -> Chosen:
         why = "the reference engine keeps everything in host memory and takes no flags of an engine"
         return Chosen(engine, model, spec, None, None, (f"plan and recipe: not applicable, {why}",))
     kind, count = _hardware(asked, found)
-    wanted = Wanted.of(replace(asked, gpus=count), kind, engine, spec.scheme, model)
+    wanted = Wanted.of(replace(asked, gpus=count), kind, engine, spec, model)
     fit = fitting(wanted, spec, saved(engine, kind.id))
     return Chosen(engine, model, spec, fit, build(fit.choice, asked.name) if fit.yes else None, fit.unknown)
 

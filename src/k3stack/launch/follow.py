@@ -13,14 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from k3stack.launch.launcher import Launched
+from k3stack.launch.parts import Parts
 from k3stack.launch.phases import PhaseReader, phases_of
-from k3stack.launch.process import states_of
+from k3stack.launch.process import alive, states_of
 from k3stack.launch.ready import ReadyProbe
 from k3stack.launch.reasons import (
     after_end,
     alarm,
     foreign_door,
     full_disks,
+    lost_part,
     refused_request,
     stopped_process,
     stuck,
@@ -28,10 +30,12 @@ from k3stack.launch.reasons import (
 from k3stack.launch.recognise import Cause, Diagnosis, recognise
 from k3stack.values import format_bytes
 
-__all__ = ["Followed", "Patience", "follow"]
+__all__ = ["Followed", "Patience", "death", "follow"]
 
 _TICK_S = 0.2
 _WATCH_S = 1.0
+_LAST_WORD_S = 1.0
+"""How long the engine's first process has to say why one of its parts is gone."""
 _TAIL = 200_000
 
 
@@ -134,12 +138,13 @@ def follow(
     began = time.monotonic()
     reader = PhaseReader(launched.start.engine)
     log, probe = _Log(launched.log, reader), ReadyProbe(launched)
-    watch, phase, warned = _Watch(launched, log), "start", set[str]()
+    watch, phase, warned, parts = _Watch(launched, log), "start", set[str](), Parts(launched)
     probe.begin()
     try:
         while True:
             now = time.monotonic() - began
             launched.poll()
+            parts.look()
             lines = log.read(now)
             if reader.current != phase:
                 for line in _passed(reader, phase, size_bytes):
@@ -150,7 +155,7 @@ def follow(
                 reader.began_s.setdefault("ready", now)
                 on_log(log.tail)
                 return Followed(True, now, dict(reader.began_s), probe.model, probe.first_token_s)
-            found = _over(launched, log, probe) or _stalled(launched, watch, patience, now, reader)
+            found = _over(launched, log, probe, parts) or _stalled(launched, watch, patience, now, reader)
             if found is not None:
                 log.read(now)
                 return Followed(False, now, dict(reader.began_s), diagnosis=replace(found, phase=reader.title))
@@ -165,22 +170,51 @@ def follow(
         probe.end()
 
 
-def _over(launched: Launched, log: _Log, probe: ReadyProbe) -> Diagnosis | None:
+def _over(launched: Launched, log: _Log, probe: ReadyProbe, parts: Parts) -> Diagnosis | None:
     """Why it is over, if it is."""
     if launched.refused is not None or launched.ended is not None:
-        return after_end(launched, log.path)
+        return after_end(launched, log.path, parts.lost)
+    if parts.lost is not None and time.monotonic() - parts.lost.at > _LAST_WORD_S:
+        return lost_part(launched, log.path, parts.lost)
     if probe.foreign is not None:
         return foreign_door(launched, probe.foreign)
     if probe.refused is not None:
         # An engine that dies in its first request says why in its log, a moment later.
         time.sleep(_WATCH_S)
         launched.poll()
-        return after_end(launched, log.path) if launched.ended else refused_request(launched, probe.refused)
+        return after_end(launched, log.path, parts.lost) if launched.ended else refused_request(launched, probe.refused)
     if launched.engine is not None:
         stopped = [pid for pid, state in states_of(launched.processes()).items() if state in "Tt"]
         if stopped:
             return stopped_process(stopped)
     return None
+
+
+def death(launched: Launched, parts: Parts, suspected: bool = False) -> Diagnosis | None:
+    """Why an engine that was ready is no more; None while it lives. Waits a moment for its last word.
+
+    Args:
+        suspected: something failed, so look for a second: who is killed may still be seen for some milliseconds.
+    """
+    until = time.monotonic() + (_LAST_WORD_S if suspected else 0.0)
+    while not _is_gone(launched, parts):
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_TICK_S)
+    deadline = time.monotonic() + 5 * _LAST_WORD_S
+    while launched.ended is None and time.monotonic() < deadline:
+        time.sleep(_TICK_S)
+        launched.poll()
+    if launched.ended is None and parts.lost is not None:
+        return lost_part(launched, launched.log, parts.lost)
+    return after_end(launched, launched.log, parts.lost)
+
+
+def _is_gone(launched: Launched, parts: Parts) -> bool:
+    launched.poll()
+    parts.look()
+    runs = launched.engine is not None and alive(launched.engine)
+    return launched.ended is not None or parts.lost is not None or not runs
 
 
 def _stalled(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from k3stack.errors import UnavailableError
-from k3stack.launch.process import Identity, activity_of, identity_of, kill_all, processes_of
+from k3stack.launch.process import Identity, activity_of, identity_of, kill_all, oom_kills, processes_of
 from k3stack.launch.recognise import Ended
 from k3stack.launch.start import Start
 
@@ -41,6 +41,7 @@ class Launched:
         self.refused: str | None = None
         self.engine: Identity | None = None
         self.cleaned = False
+        self.oom_kills = oom_kills()
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._owner: Identity | None = None
         self._found: tuple[int, ...] = ()
@@ -156,6 +157,10 @@ class Launched:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
         self._leash = self._leash_end = self._told_end = self._told = -1
+
+    def spared(self) -> bool:
+        """Whether the kernel says that it has killed nothing for want of memory since the start."""
+        return self.oom_kills is not None and self.oom_kills == oom_kills()
 
     def busy(self) -> tuple[int, int]:
         """Processor ticks and bytes that the engine has used so far."""

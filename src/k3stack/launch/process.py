@@ -25,7 +25,9 @@ __all__ = [
     "children_of",
     "identity_of",
     "kill_all",
+    "oom_kills",
     "states_of",
+    "title_of",
 ]
 
 MARK = "K3STACK_RUN"
@@ -126,6 +128,22 @@ def states_of(pids: Iterable[int]) -> dict[int, str]:
     """The state letters of processes: R, S, D, T (stopped), Z (dead, not collected)."""
     stats = ((pid, _stat(pid)) for pid in pids)
     return {pid: fields[0] for pid, fields in stats if fields is not None}
+
+
+def title_of(pid: int) -> str:
+    """What a process calls itself, or its command; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for want of memory since it booted; None where it does not say."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        rows = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+        return int(rows["oom_kill"])
+    return None
 
 
 def activity_of(pids: Iterable[int]) -> Activity:

@@ -10,10 +10,20 @@ from pathlib import Path
 
 from k3stack.launch.knowledge import failure
 from k3stack.launch.launcher import Launched
+from k3stack.launch.parts import Lost
 from k3stack.launch.recognise import Cause, Diagnosis, Ended, recognise
 from k3stack.ports import holder_of
 
-__all__ = ["after_end", "alarm", "foreign_door", "full_disks", "refused_request", "stopped_process", "stuck"]
+__all__ = [
+    "after_end",
+    "alarm",
+    "foreign_door",
+    "full_disks",
+    "lost_part",
+    "refused_request",
+    "stopped_process",
+    "stuck",
+]
 
 _ALARM = re.compile(r"[Ee]rror|ERROR|Exception|NCCL WARN|[Kk]illed|[Ff]atal|Traceback|died|refused|failed")
 
@@ -25,8 +35,8 @@ def alarm(line: str) -> bool:
     return _ALARM.search(line) is not None
 
 
-def after_end(launched: Launched, log: Path) -> Diagnosis:
-    """The engine ended, or could not even be started."""
+def after_end(launched: Launched, log: Path, lost: Lost | None = None) -> Diagnosis:
+    """The engine ended, or could not even be started; `lost` was gone before it."""
     from k3stack.launch.doctor import read_text
 
     if launched.refused is not None:
@@ -46,9 +56,46 @@ def after_end(launched: Launched, log: Path) -> Diagnosis:
         # What is written last is lost on a full disk, the reason with it: so the disk comes first.
         said = _known("disk-full", f"{full[0]} has no room left")
         return replace(found, causes=(said, *found.causes))
+    if lost is not None and _only_echoes(found):
+        return replace(found, causes=(_gone(launched, lost), *found.causes))
+    if _by_signal(found) and launched.spared():
+        return replace(found, causes=(_killed(f"the process {launched.ended}"), *found.causes[1:]))
     if not found.causes and found.first_error is None:
         return replace(found, causes=(_silent_end(launched.ended),))
     return found
+
+
+def lost_part(launched: Launched, log: Path, lost: Lost) -> Diagnosis:
+    """A part of the engine is gone and its first process has not ended yet; what the log says, or else that."""
+    from k3stack.launch.doctor import read_text
+
+    found = recognise(read_text(log) if log.is_file() else "", None, launched.start.engine)
+    return replace(found, causes=(_gone(launched, lost), *found.causes)) if _only_echoes(found) else found
+
+
+def _only_echoes(found: Diagnosis) -> bool:
+    """Whether the log tells that something failed, or nothing at all, but not what."""
+    return found.first_error is None and all(cause.symptom for cause in found.causes)
+
+
+def _by_signal(found: Diagnosis) -> bool:
+    """Whether SIGKILL is all that speaks of a host without memory."""
+    return bool(found.causes) and found.causes[0].id == "host-oom" and found.causes[0].line is None
+
+
+def _gone(launched: Launched, lost: Lost) -> Cause:
+    said = f"pid {lost.pid} ({lost.title}) is gone and wrote no error"
+    return _killed(said) if launched.spared() else _known("host-oom", said)
+
+
+def _killed(said: str) -> Cause:
+    return _own(
+        "killed",
+        "a process of the engine was killed from outside",
+        said,
+        "It wrote no error, and the kernel has killed nothing for want of memory since the start: so somebody did.",
+        "Look for kill -9, a scheduler's or a container's limit, and at `dmesg -T`; then start again.",
+    )
 
 
 def _silent_end(ended: Ended | None) -> Cause:

@@ -137,9 +137,13 @@ class _Text:
         return self.text[self.starts[number - 1] : end - 1].rstrip("\r")
 
     def before(self, number: int) -> str:
-        """The lines before this one that come from the same process or from none, and this one."""
+        """The lines before this one that come from the same process or from none, and this one.
+
+        Not those at a calm level: what vLLM prints of its settings names everything that could ever fail.
+        """
         prefix = _PROCESS.match(self.line(number))
         lines = [self.line(one) for one in range(max(1, number - _AROUND_LINES), number + 1)]
+        lines = [one for one in lines if not _CALM.search(one)]
         if prefix is None:
             return "\n".join(lines)
         own = prefix.group(0).rstrip()

@@ -138,7 +138,8 @@ def _process(asked: Asked, deployment: Deployment, folder: Path | None) -> Start
     environment = {name: _fill(value, filled) for name, value in role.command.variables().items()}
     patched = bool(deployment.patches) and deployment.engine == "vllm"
     if patched:
-        environment["PYTHONPATH"] = str((folder or Path("RUN-FOLDER")) / PATCHES)
+        patches = str((folder or Path("RUN-FOLDER")) / PATCHES)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [patches, os.environ.get("PYTHONPATH")]))
     program = _program(deployment.engine, asked.python)
     name = role.command.flag("served-model-name")
     return Start(

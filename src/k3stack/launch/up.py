@@ -8,19 +8,22 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from k3stack.checkpoint.mark import is_random
 from k3stack.errors import UnavailableError, UsageError
 from k3stack.hardware.machine import look, plannable
 from k3stack.launch.chosen import Asked, Chosen, choose
 from k3stack.launch.findings import Findings, Status
-from k3stack.launch.follow import Followed, Patience, follow
+from k3stack.launch.follow import Followed, Patience, death, follow
 from k3stack.launch.launcher import GRACE_S, Launched
 from k3stack.launch.memory import Memory, compare_memory
+from k3stack.launch.parts import Parts
 from k3stack.launch.preflight import preflight, wanted_for
+from k3stack.launch.recognise import Diagnosis
 from k3stack.launch.start import PATCHES, Start, node_commands, start_of
 from k3stack.launch.state import Run, Store, own_identity
 from k3stack.launch.verifying import Verified, verify
@@ -161,8 +164,6 @@ def _chosen(asked: Asked, options: Options, steps: Steps) -> tuple[Chosen, Up | 
 
 
 def _preflight(asked: Asked, chosen: Chosen, options: Options, start: Start) -> Findings:
-    from dataclasses import replace
-
     wanted = replace(wanted_for(asked, chosen, options.docker), host=start.host, port=start.port)
     return preflight(wanted, chosen.deployment, asked.python)
 
@@ -260,7 +261,11 @@ def _start(
         _remember(store, run, launched, False)
         first = followed.first_token_s or 0.0
         steps.line(f"ready after {followed.seconds:.1f} s at {start.url}, first token in {first:.2f} s")
-        verified = verify(start.url, followed.model, options, folder, steps)
+        verified, died = _verify(launched, start, followed, _with_weights(options, asked.where), folder, steps)
+        if died is not None:
+            reason = f"it died while it was checked: {_why(replace(followed, diagnosis=died))}"
+            steps.line(reason)
+            return Up("checks", reason, verified=verified, **about)
         good = verified is None or verified.passed
         if good or options.keep_failed:
             _remember(store, run, launched, True, verified.page if verified else None)
@@ -280,9 +285,28 @@ def _start(
                     steps.line(f"could not be ended: {', '.join(map(str, left))}")
 
 
-def _remember(store: Store, run: Run, launched: Launched, ready: bool, report: str | None = None) -> None:
-    from dataclasses import replace
+def _verify(
+    launched: Launched, start: Start, followed: Followed, options: Options, folder: Path, steps: Steps
+) -> tuple[Verified | None, Diagnosis | None]:
+    """What the checks say, and why the engine died meanwhile, if it did: then they say nothing."""
+    parts = Parts(launched)
+    parts.look()
+    try:
+        verified = verify(start.url, followed.model, options, folder, steps)
+    except UnavailableError:
+        died = death(launched, parts, suspected=True)
+        if died is None:
+            raise
+        return None, died
+    return verified, death(launched, parts, suspected=verified is not None and not verified.passed)
 
+
+def _with_weights(options: Options, where: str) -> Options:
+    """A tiny checkpoint's answers are judged as those of random weights: engines do not tell, its mark does."""
+    return replace(options, weights="random") if options.weights is None and is_random(Path(where)) else options
+
+
+def _remember(store: Store, run: Run, launched: Launched, ready: bool, report: str | None = None) -> None:
     with store.change() as change:
         change.state = change.state.with_run(
             replace(

@@ -225,7 +225,8 @@ def _notes(choice: Choice, rules: list[Rule], image: str, digest: str | None) ->
     elif patches:
         names = ", ".join(patches)
         yield f"Needs runtime patches ({names}): write them with `k3 patches export DIR`, and set K3_PATCH_DIR to DIR."
-    yield "The first start downloads about 1.6 TB and took about 18 minutes to load on the validated machine."
+    if not choice.smaller:
+        yield "The first start downloads about 1.6 TB and took about 18 minutes to load on the validated machine."
 
 
 def _evidence(choice: Choice) -> Iterator[str]:

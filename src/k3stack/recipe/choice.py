@@ -94,6 +94,7 @@ class Choice:
         prefill: layout of the prefill role; None when serving is unified.
         model: what to load; empty for the scheme's published checkpoint.
         parsers: of tool calls and reasoning.
+        smaller: the model has fewer or smaller layers than Kimi-K3, so that floors on its GPUs say nothing about it.
     """
 
     engine: str
@@ -108,6 +109,7 @@ class Choice:
     features: tuple[Feature, ...] = ()
     model: str = ""
     parsers: Parsers = Parsers.KIMI_K3
+    smaller: bool = False
 
     @property
     def model_path(self) -> str:
@@ -140,6 +142,7 @@ class Choice:
             "vendor": gpu.vendor,
             "architecture": gpu.architecture,
             "scheme": self.scheme.value,
+            "smaller": self.smaller,
             "goal": self.goal.value,
             "serving": self.serving.value,
             "role": role,

@@ -25,6 +25,7 @@ from k3stack.recipe.choice import (
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.suggest import Suggestion, suggest
 from k3stack.spec.model import ModelSpec
+from k3stack.spec.published import smaller_than_published
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "Wishes", "choose", "fitting"]
@@ -78,17 +79,21 @@ class Wanted(Wishes):
 
     Attributes:
         model: what to load; empty for the scheme's published checkpoint.
+        spec: of the model when it is smaller than Kimi-K3; its own context is then the usual one.
     """
 
     gpu: Gpu
     engine: str = "vllm"
     scheme: Scheme = Scheme.MXFP4
     model: str = ""
+    spec: ModelSpec | None = None
 
     @classmethod
-    def of(cls, wishes: Wishes, gpu: Gpu, engine: str, scheme: Scheme, model: str) -> Wanted:
-        """These wishes, whatever else their value says, on this GPU."""
-        return cls(gpu, engine, scheme, model, **{one.name: getattr(wishes, one.name) for one in fields(Wishes)})
+    def of(cls, wishes: Wishes, gpu: Gpu, engine: str, spec: ModelSpec, model: str) -> Wanted:
+        """These wishes, whatever else their value says, for this model on this GPU."""
+        smaller = spec if smaller_than_published(spec) else None
+        said = {one.name: getattr(wishes, one.name) for one in fields(Wishes)}
+        return cls(gpu, engine, spec.scheme, model, smaller, **said)
 
 
 def choose(wanted: Wanted) -> Choice:
@@ -114,6 +119,7 @@ def choose(wanted: Wanted) -> Choice:
         features=wanted.features,
         model=wanted.model,
         parsers=wanted.parsers,
+        smaller=wanted.spec is not None,
     )
 
 
@@ -209,5 +215,7 @@ def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:
         "utilization": wanted.utilization,
     }
     published = dict(known.workload) if known is not None else {}
+    if wanted.spec is not None:
+        said["context"] = wanted.context or wanted.spec.max_context
     given = {name: value for name, value in said.items() if value is not None}
     return Workload(prefix_caching=wanted.prefix_caching, **{**usual, **published, **given})

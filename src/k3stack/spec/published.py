@@ -16,7 +16,14 @@ from k3stack.spec.schemes import Scheme
 from k3stack.spec.sizes import measure
 from k3stack.spec.tensors import tensors
 
-__all__ = ["kimi_k3", "kimi_k3_config", "kimi_k3_index", "names_digest", "published_facts"]
+__all__ = [
+    "kimi_k3",
+    "kimi_k3_config",
+    "kimi_k3_index",
+    "names_digest",
+    "published_facts",
+    "smaller_than_published",
+]
 
 
 @lru_cache(maxsize=1)
@@ -46,6 +53,12 @@ def kimi_k3_config() -> dict[str, Any]:
 def kimi_k3() -> ModelSpec:
     """The spec of Kimi-K3 as published."""
     return ModelSpec.from_config(kimi_k3_config())
+
+
+def smaller_than_published(spec: ModelSpec) -> bool:
+    """Whether a model has Kimi-K3's architecture at a smaller size, as tiny checkpoints have."""
+    whole = kimi_k3()
+    return spec.hidden < whole.hidden or len(spec.layers) < len(whole.layers)
 
 
 def kimi_k3_index() -> dict[str, Any]:

@@ -115,6 +115,14 @@ class Session:
         """A whole answer to `body(...)`."""
         return await self.endpoint.chat(self.body(prompt, tokens, **parameters))
 
+    async def telling(self, body: dict[str, Any]) -> tuple[dict[str, Any], Answer]:
+        """A whole answer with the likeliest tokens of each place, or without where they are refused; the body first."""
+        wanted = {**body, "logprobs": True, "top_logprobs": 5}
+        try:
+            return wanted, await self.endpoint.chat(wanted)
+        except Refused:
+            return body, await self.endpoint.chat(body)
+
     async def stream(self, prompt: str | Sequence[dict[str, Any]], tokens: int = 64, **parameters: Any) -> Answer:
         """A streamed answer to `body(...)`."""
         return await self.endpoint.stream(self.body(prompt, tokens, **parameters))

@@ -6,6 +6,7 @@ import math
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import Refused
+from k3stack.verify.likeness import alike
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
@@ -71,7 +72,8 @@ async def repeat(session: Session) -> Verdict:
         return not_applicable("temperature 0 is refused")
     prompt = "List ten rivers of the world with one sentence about each."
     tokens = 24 if session.untrained else 96
-    answers = [await session.ask(prompt, tokens=tokens, max_tokens=tokens) for _ in range(_REPEATS)]
+    body = session.body(prompt, tokens, max_tokens=tokens)
+    answers = [(await session.telling(body))[1] for _ in range(_REPEATS)]
     same = sum(answer.meaning == answers[0].meaning for answer in answers)
     if session.untrained and not answers[0].text:
         return not_applicable("the random model's tokens give no text: empty answers prove nothing")
@@ -80,6 +82,6 @@ async def repeat(session: Session) -> Verdict:
         return passed("five equal answers", figures=figures)
     odd = next(answer for answer in answers if answer.meaning != answers[0].meaning)
     evidence = (odd.exchange("another answer"), answers[0].exchange("the first answer"))
-    if session.untrained:
+    if session.untrained and not all(alike(answers[0], one) for one in answers if one.meaning != answers[0].meaning):
         return failed(f"only {same} of {_REPEATS} answers are equal", *evidence, figures=figures)
     return warned(f"{same} of {_REPEATS} answers are equal to the first", *evidence, figures=figures)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from k3stack.verify.answer import Answer
+from k3stack.verify.likeness import alike
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
 from k3stack.verify.report import Exchange, Figure, Level
 from k3stack.verify.session import Session
@@ -58,7 +59,7 @@ async def _needles(session: Session, at_once: int, waves: int) -> Verdict:
     if session.untrained and min(wave.distinct for wave in waves_done) < at_once / 2:
         few = f"{at_once} prompts get only {waves_done[-1].distinct} different answers from these random weights"
         return not_applicable(f"{few}: that they are equal to those alone proves nothing", figures=figures)
-    what = "equal to their answers alone" if session.untrained else "with their own code"
+    what = "as their answers alone" if session.untrained else "with their own code"
     return passed(f"{total} of {total} answers {what}, {at_once} at once", figures=figures)
 
 
@@ -100,24 +101,26 @@ def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int
 
 async def _asked_alone(session: Session, count: int) -> list[tuple[dict[str, Any], Answer]]:
     """Requests with the answers that they get one after another; asked once, since a model on a CPU takes seconds."""
-    bodies = [_untrained_body(session) for _ in range(count)]
-    return [(body, await session.endpoint.chat(body)) for body in bodies]
+    return [await session.telling(_untrained_body(session)) for _ in range(count)]
 
 
 async def _untrained_wave(session: Session, known: list[tuple[dict[str, Any], Answer]], streamed: bool) -> _Wave:
-    """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served."""
+    """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served, but for rounding."""
     outcomes = await session.together([body for body, _ in known], streamed)
     alone = [answer for _, answer in known]
-    faults = []
+    faults, rounded = [], 0
     for number, (outcome, own) in enumerate(zip(outcomes, alone, strict=True)):
         if not isinstance(outcome, Answer):
             faults.append(_exchange(outcome, f"request {number}: {outcome}"))
+        elif outcome.meaning != own.meaning and alike(own, outcome):
+            rounded += 1
         elif outcome.meaning != own.meaning:
             owner = [other for other, one in enumerate(alone) if one.meaning == outcome.meaning]
             what = f"has the answer of request {owner[0]}" if owner else "differs from its answer alone"
             faults.append(_exchange(outcome, f"request {number} {what}, which is {own.text[:60]!r}"))
     distinct = len({answer.meaning for answer in alone})
-    return _Wave(tuple(faults), distinct, (Figure("different answers among them", distinct, ""),))
+    figures = (Figure("different answers among them", distinct, ""), Figure("apart by rounding", rounded, ""))
+    return _Wave(tuple(faults), distinct, figures)
 
 
 def _untrained_body(session: Session) -> dict[str, Any]:
