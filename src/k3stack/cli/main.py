@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -30,8 +31,8 @@ from k3stack.cli import (
     tiny,
     up,
 )
-from k3stack.cli.output import report_error
-from k3stack.errors import K3Error
+from k3stack.cli.output import report_error, silence
+from k3stack.errors import K3Error, UnavailableError
 
 __all__ = ["app", "main"]
 
@@ -85,13 +86,45 @@ app.command("tiny")(tiny.tiny)
 
 def main() -> None:
     """Run `k3`. Bad input never ends in a traceback; a bug in k3stack does, so that it gets reported."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  (it lives as long as the process)
     try:
         app()
     except K3Error as error:
-        report_error(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_code)
+        _end(error)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing more
+        silence()
         sys.exit(0)
+    except OSError as error:
+        hint = _MACHINE.get(error.errno or 0)
+        if hint is None:
+            raise
+        _end(UnavailableError(str(error.strerror), where=error.filename2 or error.filename or _STDOUT, hint=hint))
+
+
+_STDOUT = "stdout"
+
+_MACHINE = {
+    errno.ENOSPC: "Free some space there, or choose another folder.",
+    errno.EDQUOT: "Free some space there, or choose another folder.",
+    errno.EROFS: "Choose a folder that can be written.",
+    errno.EACCES: "Check its permissions, or choose another.",
+    errno.EPERM: "Check its permissions, or choose another.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ELOOP: "Its links lead in a circle: check them.",
+    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536",
+}
+"""What is wrong with the machine and not with k3stack, wherever it shows: a full disk, a folder that is read-only."""
+
+
+def _end(error: K3Error) -> NoReturn:
+    if error.where == _STDOUT:
+        silence()
+    try:
+        report_error(error, as_json="--json" in sys.argv)
+    except OSError:  # stdout takes nothing; stderr has had its say
+        silence()
+    sys.exit(error.exit_code)

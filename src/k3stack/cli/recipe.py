@@ -62,6 +62,8 @@ def recipe(
     What is left open is as published for the hardware and the goal, and as much as fits.
     """
     output = Output(as_json)
+    _together(("--translate", translate, "--from", copied))
+    _together(("--python", python, "--check", check), ("--image", image, "--check", check))
     if copied is not None:
         _examine(output, copied, hardware, engine_version, translate, form)
     found = _linked(link) if link is not None else _planned(where, hardware, engine, engine_version, sought)
@@ -78,6 +80,15 @@ def recipe(
         from k3stack.recipe.render import Form, render
 
         output.text("" if as_json else render(deployment, Form(form.value)), deployment)
+
+
+def _together(*pairs: tuple[str, object, str, object]) -> None:
+    """Refuse an option that has no effect without another one."""
+    from k3stack.errors import UsageError
+
+    for option, given, needed, there in pairs:
+        if given and not there:
+            raise UsageError(f"has no effect without {needed}", where=option, hint=f"Add {needed}.")
 
 
 def _planned(where: str, hardware: str | None, engine: EngineName, version: str | None, sought: Sought) -> Fit:

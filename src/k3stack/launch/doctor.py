@@ -11,6 +11,7 @@ from typing import Any
 from k3stack.errors import InputError, K3Error, UsageError
 from k3stack.launch.findings import Finding, Findings, Status
 from k3stack.launch.recognise import MAX_TEXT, Cause, Diagnosis, recognise
+from k3stack.ports import is_address
 
 __all__ = ["examine", "examine_endpoint", "examine_folder", "examine_log", "finding_of", "log_findings", "read_text"]
 
@@ -24,7 +25,7 @@ def examine(subject: str) -> Findings:
         UsageError: it is none of these.
     """
     began = time.perf_counter()
-    if re.match(r"https?://", subject):
+    if is_address(subject):
         findings = tuple(examine_endpoint(subject))
     elif Path(subject).is_dir():
         findings = tuple(examine_folder(subject))

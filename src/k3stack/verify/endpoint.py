@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from k3stack.errors import UsageError
+from k3stack.files import json_value
 from k3stack.verify.answer import Answer, shorten
 from k3stack.verify.reading import StreamReader, read_answer
 from k3stack.verify.report import Exchange, Target
@@ -41,7 +42,7 @@ class Reply:
     def json(self) -> Any:
         """The body as JSON, or None where it is none."""
         try:
-            return json.loads(self.text)
+            return json_value(self.text)
         except ValueError:
             return None
 
