@@ -117,6 +117,23 @@ def test_prompts_that_cannot_be_read(tiny: Path, tmp_path: Path, content: bytes 
     refused("parity", str(tiny), str(tiny), "--prompts", str(path), code=3, says=f"{path}: {says}")
 
 
+@pytest.mark.parametrize(
+    "verb", ["plan kimi-k3 --from-log ?", "patches log ?", "recipe --from @?"], ids=lambda verb: verb.split()[0]
+)
+@pytest.mark.parametrize(("there", "says"), [(False, "No such file"), (True, "Is a directory")])
+def test_a_file_that_cannot_be_read(tmp_path: Path, verb: str, there: bool, says: str) -> None:
+    path = tmp_path / "x"
+    if there:
+        path.mkdir()
+    refused(*verb.replace("?", str(path)).split(), code=3, says=f"{path}: cannot be read: {says}")
+
+
+def test_a_command_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"\xff\xfe\x00")
+    refused("recipe", "--from", f"@{path}", code=3, says=f"{path}: cannot be read: it is no UTF-8")
+
+
 def test_a_report_is_refused_before_the_work(tmp_path: Path) -> None:
     page = tmp_path / "nowhere" / "x.html"
     refused("parity", "a", "b", "--report", str(page), code=2, says=f"{page}: there is no folder")

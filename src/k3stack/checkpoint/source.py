@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import CheckpointError, UnavailableError, UsageError
+from k3stack.errors import CheckpointError, UnavailableError, UsageError, next_step
 from k3stack.files import json_value
 
 __all__ = ["BUILT_IN", "BuiltInSource", "FolderSource", "HubSource", "Source", "open_source"]
@@ -115,7 +115,8 @@ class FolderSource(Source):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CheckpointError(f"cannot be read ({error.strerror})", where=self.folder / name) from error
+            what = f"cannot be read ({error.strerror})"
+            raise CheckpointError(what, where=self.folder / name, hint=next_step(error)) from error
 
     def shard_sizes(self) -> dict[str, int]:
         """All *.safetensors files of the folder."""
@@ -128,7 +129,8 @@ class FolderSource(Source):
                 file.seek(begin)
                 return file.read(end - begin)
         except OSError as error:
-            raise CheckpointError(f"cannot be read ({error.strerror})", where=self.folder / shard) from error
+            what = f"cannot be read ({error.strerror})"
+            raise CheckpointError(what, where=self.folder / shard, hint=next_step(error)) from error
 
 
 class HubSource(Source):

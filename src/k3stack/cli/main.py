@@ -32,7 +32,7 @@ from k3stack.cli import (
     up,
 )
 from k3stack.cli.output import report_error, silence
-from k3stack.errors import K3Error, UnavailableError
+from k3stack.errors import K3Error, UnavailableError, next_step
 
 __all__ = ["app", "main"]
 
@@ -99,24 +99,17 @@ def main() -> None:
         silence()
         sys.exit(0)
     except OSError as error:
-        hint = _MACHINE.get(error.errno or 0)
-        if hint is None:
+        if error.errno not in _MACHINE:
             raise
-        _end(UnavailableError(str(error.strerror), where=error.filename2 or error.filename or _STDOUT, hint=hint))
+        where = error.filename2 or error.filename or _STDOUT
+        _end(UnavailableError(str(error.strerror), where=where, hint=next_step(error)))
 
 
 _STDOUT = "stdout"
 
 _MACHINE = {
-    errno.ENOSPC: "Free some space there, or choose another folder.",
-    errno.EDQUOT: "Free some space there, or choose another folder.",
-    errno.EROFS: "Choose a folder that can be written.",
-    errno.EACCES: "Check its permissions, or choose another.",
-    errno.EPERM: "Check its permissions, or choose another.",
-    errno.ENAMETOOLONG: "Give a shorter name.",
-    errno.ELOOP: "Its links lead in a circle: check them.",
-    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536",
-}
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE,
+}  # fmt: skip
 """What is wrong with the machine and not with k3stack, wherever it shows: a full disk, a folder that is read-only."""
 
 

@@ -154,16 +154,20 @@ def _check(output: Output, deployment: Deployment, python: str | None, image: st
 def _examine(
     output: Output, copied: str, hardware: str | None, version: str | None, translate: bool, form: FormName
 ) -> None:
-    from k3stack.errors import InputError
+    from k3stack.errors import InputError, next_step
     from k3stack.hardware.table import gpu
     from k3stack.recipe.doctor import diagnose
 
     text = copied
     if copied.startswith("@"):
+        path = Path(copied[1:])
         try:
-            text = Path(copied[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot be read: {error}", where=copied[1:]) from error
+            text = path.read_text()
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
+        except UnicodeDecodeError as error:
+            hint = "Give a text file with the command."
+            raise InputError("cannot be read: it is no UTF-8", where=path, hint=hint) from error
     kind = gpu(hardware) if hardware else None
     diagnosis = diagnose(text, kind, version)
     if not translate:

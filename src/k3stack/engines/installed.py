@@ -80,13 +80,20 @@ def _run(engine: str, wanted: str, given: str, python: str | None, image: str | 
                 [*command, wanted, engine], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnavailableError(f"{engine} cannot be asked: {error}", where=command[0]) from error
+            said = error.strerror if isinstance(error, OSError) else f"no answer in {_SECONDS} s"
+            raise _not_asked(engine, image or command[0], said or str(error)) from error
     if ran.returncode:
-        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        hint = f"Check that `{command[0]}` has {engine}."
-        raise UnavailableError(f"{engine} cannot be asked: {last}", where=command[0], hint=hint)
+        lines = ran.stderr.strip().splitlines() or ["it said nothing"]
+        # docker ends with advice about itself.
+        raise _not_asked(engine, image or command[0], next((one for one in lines[::-1] if "rror" in one), lines[-1]))
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer
+
+
+def _not_asked(engine: str, where: str, said: str) -> UnavailableError:
+    return UnavailableError(
+        f"{engine} cannot be asked: {said}", where=where, hint=f"Check that `{where}` has {engine}."
+    )
 
 
 def _command(probe: Path, python: str | None, image: str | None) -> list[str]:

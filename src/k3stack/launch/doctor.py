@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import InputError, K3Error, UsageError
+from k3stack.errors import InputError, K3Error, UsageError, next_step
 from k3stack.launch.findings import Finding, Findings, Status
 from k3stack.launch.recognise import MAX_TEXT, Cause, Diagnosis, recognise
 from k3stack.ports import is_address
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
             file.seek(size - MAX_TEXT // 2)
             return head.decode(errors="replace") + "\n[... left out ...]\n" + file.read().decode(errors="replace")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path) from error
+        raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
 
 
 def examine_log(subject: str) -> Iterator[Finding]:

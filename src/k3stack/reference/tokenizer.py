@@ -17,7 +17,7 @@ from typing import Any
 
 import tiktoken
 
-from k3stack.errors import CheckpointError, InputError
+from k3stack.errors import CheckpointError, InputError, next_step
 from k3stack.files import json_value
 from k3stack.xtml import CONTROL_TOKENS, Vocabulary
 
@@ -147,7 +147,7 @@ def _read_names(path: Path) -> dict[int, str]:
         tokens = config["added_tokens_decoder"]
         return {int(number): str(token["content"]) for number, token in tokens.items()}
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=path) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from None
     except (ValueError, TypeError, KeyError, AttributeError):
         what = "is not what names special tokens: {id: {content: name}}"
         raise CheckpointError(what, where=f"{path}: added_tokens_decoder") from None

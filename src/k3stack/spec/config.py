@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from k3stack.errors import ConfigError
+from k3stack.errors import ConfigError, next_step
 from k3stack.files import json_value
 from k3stack.values import first_fault
 
@@ -192,7 +192,9 @@ def read_object(path: Path) -> Mapping[str, Any]:
         data = json_value(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError("is not there", where=path, hint="Point at a folder that holds config.json.") from error
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror})", where=path, hint=next_step(error)) from error
+    except ValueError as error:
         raise ConfigError(f"is not JSON that can be read ({error})", where=path, hint=_AGAIN) from error
     return as_object(data, path)
 
