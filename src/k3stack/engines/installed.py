@@ -83,17 +83,16 @@ def _run(engine: str, wanted: str, given: str, python: str | None, image: str | 
             said = error.strerror if isinstance(error, OSError) else f"no answer in {_SECONDS} s"
             raise _not_asked(engine, image or command[0], said or str(error)) from error
     if ran.returncode:
-        lines = ran.stderr.strip().splitlines() or ["it said nothing"]
         # docker ends with advice about itself.
-        raise _not_asked(engine, image or command[0], next((one for one in lines[::-1] if "rror" in one), lines[-1]))
+        lines = [line for line in ran.stderr.splitlines() if line.strip() and not line.startswith("Run 'docker")]
+        raise _not_asked(engine, image or command[0], lines[-1] if lines else "it said nothing")
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer
 
 
 def _not_asked(engine: str, where: str, said: str) -> UnavailableError:
-    return UnavailableError(
-        f"{engine} cannot be asked: {said}", where=where, hint=f"Check that `{where}` has {engine}."
-    )
+    hint = f"Check that `{where}` has {engine}."
+    return UnavailableError(f"{engine} cannot be asked: {said}", where=where, hint=hint)
 
 
 def _command(probe: Path, python: str | None, image: str | None) -> list[str]:
