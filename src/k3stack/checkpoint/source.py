@@ -40,7 +40,11 @@ class Source(ABC):
 
     @abstractmethod
     def document(self, name: str) -> bytes | None:
-        """The content of a small file, or None when it is not there."""
+        """The content of a small file, or None when it is not there.
+
+        Raises:
+            CheckpointError, UnavailableError: it is there and cannot be read.
+        """
 
     @abstractmethod
     def shard_sizes(self) -> dict[str, int]:
@@ -48,7 +52,11 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, shard: str, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of a shard."""
+        """The bytes [begin, end) of a shard, fewer where it ends before.
+
+        Raises:
+            CheckpointError, UnavailableError: they cannot be read.
+        """
 
     def config(self) -> Any:
         """The parsed config.json.

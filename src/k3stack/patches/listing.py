@@ -143,7 +143,11 @@ def _answer(done: subprocess.CompletedProcess[str], python: Path) -> Any:
 
 
 def installed_release(python: Path | None) -> str | None:
-    """The version of the vLLM package of a Python (ours by default), without importing it; None without one."""
+    """The version of the vLLM package of a Python (ours by default), without importing it; None without one.
+
+    Raises:
+        UnavailableError: the Python cannot be run.
+    """
     code = "from importlib.metadata import version; print(version('vllm'))"
     chosen = sys.executable if python is None else str(python)
     try:

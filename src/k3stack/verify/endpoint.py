@@ -175,7 +175,12 @@ class Endpoint:
 
     @asynccontextmanager
     async def open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """The bare response of a streamed request, to read at one's own pace."""
+        """The bare response of a streamed request, to read at one's own pace.
+
+        Raises:
+            Refused: the endpoint answers with an error status.
+            Lost: the connection broke, or nothing came.
+        """
         sent = json.dumps(body, ensure_ascii=False)
         headers = {"Content-Type": "application/json"}
         started = time.perf_counter()

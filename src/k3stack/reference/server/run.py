@@ -112,7 +112,11 @@ def _engine(model: K3, options: EngineOptions, end: int) -> Engine:
 
 
 def end_token(folder: Path) -> int:
-    """The token that ends an answer, from config.json."""
+    """The token that ends an answer, from config.json.
+
+    Raises:
+        ConfigError: it names none.
+    """
     try:
         config = json_value((folder / "config.json").read_bytes())
         found = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
