@@ -142,13 +142,16 @@ def test_a_report_is_refused_before_the_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--translate"], "--translate: has no effect without --from"),
-        (["--python", "x"], "--python: has no effect without --check"),
-        (["--image", "x"], "--image: has no effect without --check"),
+        ("recipe --translate", "--translate: has no effect without --from"),
+        ("recipe --python x", "--python: has no effect without --check"),
+        ("recipe --image x", "--image: has no effect without --check"),
+        ("plan --goal latency --tp 8", "--tp: has no effect with --goal"),
+        ("plan --goal latency --pp 2", "--pp: has no effect with --goal"),
+        ("plan --goal latency --plot x.png", "--plot: has no effect with --goal"),
     ],
 )
-def test_an_option_that_would_do_nothing(words: list[str], says: str) -> None:
-    refused("recipe", "kimi-k3", "--hardware", "b300", *words, code=2, says=says)
+def test_an_option_that_would_do_nothing(words: str, says: str) -> None:
+    refused(*words.split(), "--hardware", "b300", code=2, says=says)
 
 
 @pytest.mark.parametrize(("option", "known"), [("--on-exhausted", "pass, error"), ("--source", "parsed, raw")])
