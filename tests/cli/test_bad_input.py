@@ -128,6 +128,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, verb: str, there: bool, says
     refused(*verb.replace("?", str(path)).split(), code=3, says=f"{path}: cannot be read: {says}")
 
 
+def test_an_empty_log_is_not_a_good_one(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("\n")
+    refused("doctor", str(path), code=3, says=f"{path}: is empty")
+
+
 def test_a_command_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xff\xfe\x00")

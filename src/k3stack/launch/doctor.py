@@ -56,13 +56,19 @@ def read_text(path: Path) -> str:
 
 
 def examine_log(subject: str) -> Iterator[Finding]:
-    """What a log says."""
+    """What a log says.
+
+    Raises:
+        InputError: it cannot be read, or is empty.
+    """
     if subject == "-":
         import sys
 
         text = sys.stdin.read()
     else:
         text = read_text(Path(subject))
+    if not text.strip():
+        raise InputError("is empty", where=subject, hint="Give what the server printed, from its first line.")
     yield from log_findings(recognise(text))
 
 
