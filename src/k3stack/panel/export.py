@@ -16,7 +16,7 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 
-from k3stack.errors import InputError, UsageError, next_step
+from k3stack.errors import InputError, UsageError
 from k3stack.files import write_text
 from k3stack.panel.about import about
 from k3stack.panel.files import LANGUAGES, POLICY, SCRIPTS, call, page, strings
@@ -101,7 +101,7 @@ def _prepare(folder: Path) -> None:
             for old in (folder / "data").glob("*.js"):
                 old.unlink()
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=folder, hint=next_step(error)) from error
+        raise InputError(f"cannot be written: {error.strerror}", where=folder) from error
     if foreign:
         raise InputError(f"holds other files: {foreign[0]}", where=folder, hint="Give an empty or a new folder.")
 
