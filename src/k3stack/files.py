@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-__all__ = ["atomic_write", "inside", "json_value", "ordinary_mode", "sync_folder", "write_text"]
+from k3stack.errors import UsageError
+
+__all__ = ["atomic_write", "inside", "json_value", "ordinary_mode", "require_place", "sync_folder", "write_text"]
 
 
 @contextmanager
@@ -50,6 +52,21 @@ def _renamed_at_the_end(path: Path) -> Iterator[IO[bytes]]:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def require_place(path: Path, where: str | Path) -> None:
+    """Check, before the work, that a file can have this name when the work is done.
+
+    Args:
+        where: what to call it in the error, such as an option.
+
+    Raises:
+        UsageError: its folder is not there, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", where=where, hint="Name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", where=where, hint=f"mkdir -p {path.parent}")
 
 
 def ordinary_mode() -> int:

@@ -140,9 +140,22 @@ def test_a_command_that_is_no_text(tmp_path: Path) -> None:
     refused("recipe", "--from", f"@{path}", code=3, says=f"{path}: cannot be read: it is no UTF-8")
 
 
-def test_a_report_is_refused_before_the_work(tmp_path: Path) -> None:
-    page = tmp_path / "nowhere" / "x.html"
-    refused("parity", "a", "b", "--report", str(page), code=2, says=f"{page}: there is no folder")
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "parity a b --report ?.html",
+        "check http://127.0.0.1:1 --html ?.html",
+        "check http://127.0.0.1:1 --junit ?.html",
+        "plan --hardware b300 --plot ?.png",
+        "engines snapshot vllm ?.json",
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, verb: str) -> None:
+    nowhere, folder = tmp_path / "nowhere" / "x", tmp_path / "x"
+    refused(*verb.replace("?", str(nowhere)).split(), code=2, says=f"there is no folder {nowhere.parent}")
+    for ending in (".html", ".png", ".json"):
+        folder.with_suffix(ending).mkdir()
+    refused(*verb.replace("?", str(folder)).split(), code=2, says=" is a folder")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import typer
 
 from k3stack.cli.options import choice_of
 from k3stack.cli.output import NO, YES, JsonFlag, Output
-from k3stack.errors import UsageError
+from k3stack.files import require_place
 
 if TYPE_CHECKING:
     from k3stack.verify import CheckResult
@@ -59,8 +59,8 @@ def check(
     )
     wanted = choice_of(Level, level, "--level")
     for path, option in ((html, "--html"), (junit, "--junit")):
-        if path and not path.absolute().parent.is_dir():  # said before the run, not after
-            raise UsageError(f"there is no folder {path.parent}", where=option, hint=f"mkdir -p {path.parent}")
+        if path:  # said before the run, not after
+            require_place(path, option)
     with output.progress("check") as progress:
         report = run_checks(
             target,

@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 
 from k3stack.errors import UnavailableError, UsageError
-from k3stack.files import atomic_write
+from k3stack.files import atomic_write, require_place
 from k3stack.reference.parity.compare import ParityReport
 
 __all__ = ["require_page", "write_page"]
@@ -24,12 +24,11 @@ def require_page(path: Path) -> None:
     """Check, before the work, that `write_page` can write there.
 
     Raises:
-        UsageError: another ending than .html or .png, or no such folder.
+        UsageError: another ending than .html or .png, no such folder, or a folder.
     """
     if path.suffix not in (".html", ".png"):
         raise UsageError("ends in neither .html nor .png", where=path, hint="Name it report.html or report.png.")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {path.parent}", where=path, hint=f"mkdir -p {path.parent}")
+    require_place(path, path)
 
 
 def write_page(report: ParityReport, path: Path) -> None:
