@@ -15,6 +15,7 @@ A bug in k3stack is not a K3Error either: it ends in a traceback, so that it get
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "NotKnownError",
     "UnavailableError",
     "UsageError",
+    "next_step",
 ]
 
 
@@ -81,3 +83,26 @@ class NotKnownError(K3Error):
 
 class UnavailableError(K3Error):
     """The network, a hub, a device or an optional package is not there."""
+
+
+_FREE = "Free some space there, or choose another folder."
+_PERMITTED = "Check its permissions, or choose another."
+_STEPS = {
+    errno.ENOENT: "Check its name.",
+    errno.EISDIR: "It is a folder: name a file.",
+    errno.ENOTDIR: "A part of its path is a file: check it.",
+    errno.EEXIST: "Choose another name.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+    errno.ELOOP: "Its links lead in a circle: check them.",
+    errno.EACCES: _PERMITTED,
+    errno.EPERM: _PERMITTED,
+    errno.EROFS: "Choose a folder that can be written.",
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EMFILE: "Raise the limit of open files: ulimit -n 65536",
+}
+
+
+def next_step(error: OSError) -> str:
+    """What to do about a file that the system refuses: the hint of the error that says so."""
+    return _STEPS.get(error.errno or 0, "Check the disk that it is on.")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
-__all__ = ["atomic_write", "inside", "ordinary_mode", "sync_folder", "write_text"]
+from k3stack.errors import UsageError
+
+__all__ = ["atomic_write", "inside", "json_value", "ordinary_mode", "require_place", "sync_folder", "write_text"]
 
 
 @contextmanager
@@ -18,7 +22,24 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     The bytes go to a temporary name in the same folder, are synced, then renamed; the folder is synced last, so
     that the name survives a power loss too.
+
+    Raises:
+        OSError: it cannot be written; its `filename` is `path`, also where the system names none.
     """
+    try:
+        with _renamed_at_the_end(path) as file:
+            yield file
+    except OSError as error:
+        if error.filename is None and error.errno in _WRITING:
+            error.filename = str(path)
+        raise
+
+
+_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
+
+@contextmanager
+def _renamed_at_the_end(path: Path) -> Iterator[IO[bytes]]:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -31,6 +52,21 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def require_place(path: Path, where: str | Path) -> None:
+    """Check, before the work, that a file can have this name when the work is done.
+
+    Args:
+        where: what to call it in the error, such as an option.
+
+    Raises:
+        UsageError: its folder is not there, or it is a folder itself.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", where=where, hint="Name a file in it.")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent}", where=where, hint=f"mkdir -p {path.parent}")
 
 
 def ordinary_mode() -> int:
@@ -53,6 +89,21 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text through `atomic_write`."""
     with atomic_write(path) as file:
         file.write(text.encode())
+
+
+def json_value(text: str | bytes, **options: Any) -> Any:
+    """The JSON value of a text that is not trusted.
+
+    Args:
+        options: of `json.loads`.
+
+    Raises:
+        ValueError: no JSON, no UTF-8, or nested too deeply to be read.
+    """
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def inside(name: str) -> bool:

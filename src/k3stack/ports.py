@@ -1,4 +1,4 @@
-"""TCP ports of this machine: can one be listened on, and which process does (from /proc)."""
+"""TCP ports of this machine: can one be listened on, and which process does (from /proc); and servers' addresses."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from k3stack.errors import UnavailableError
 
-__all__ = ["free_port", "holder_of", "listeners", "require_free", "try_to_listen"]
+__all__ = ["free_port", "holder_of", "is_address", "listeners", "require_free", "try_to_listen"]
 
 _LISTEN = "0A"
 
@@ -42,6 +43,15 @@ def require_free(host: str, port: int) -> None:
     if said is not None:
         hint = "Choose another with --port."
         raise UnavailableError(f"cannot listen: {said}", where=f"{host}:{port}", hint=hint)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is a server's address, as in http://127.0.0.1:8000 or https://host/v1."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an IPv6 address that is none
+        return False
 
 
 def free_port(host: str = "127.0.0.1") -> int:

@@ -152,14 +152,43 @@ def test_tiny_then_inspect_as_a_user_would(tmp_path: Path) -> None:
     assert ran.code == 0 and "no fault found" in ran.out
 
 
-def test_a_reader_that_leaves_is_no_error() -> None:
-    command = " ".join(
-        ["exec", sys.executable, "-c", "'from k3stack.cli.main import main; main()'", "inspect", "kimi-k3"]
+def k3_in_shell(line: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which `k3` is ours and a pipe ends as its first failing part does."""
+    ours = f"k3() {{ {sys.executable} -c 'from k3stack.cli.main import main; main()' \"$@\"; }}"
+    return subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {ours}; {line}"], capture_output=True, text=True, check=False
     )
-    ran = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {command} | head -n 1"], capture_output=True, text=True, check=False
-    )
-    assert "Traceback" not in ran.stderr and "BrokenPipe" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("k3 plan kimi-k3 --hardware b300 | true", 0),
+        ("k3 plan kimi-k3 --hardware h200 | true", 1),
+        ("k3 plan kimi-k3 --hardware b300 --json | true", 0),
+        ("k3 recipe kimi-k3 --hardware b300 | true", 0),
+        ("k3 plan kimi-k3 --hardware b300 >&-", 0),
+        ("k3 plan kimi-k3 --hardware b400 --json >&- 2>&-", 2),
+    ],
+)
+def test_a_reader_that_leaves_does_not_change_the_verdict(line: str, code: int) -> None:
+    ran = k3_in_shell(line)
+    assert ran.returncode == code and ran.stderr == ""
+
+
+@pytest.mark.parametrize("more", ["", "--json"])
+def test_a_full_disk_behind_stdout_is_told(more: str) -> None:
+    ran = k3_in_shell(f"k3 plan kimi-k3 --hardware b300 {more} > /dev/full")
+    assert ran.returncode == 3
+    assert ran.stderr.splitlines() == [
+        "error: stdout: No space left on device",
+        "next:  Free some space there, or choose another folder.",
+    ]
+
+
+def test_what_the_machine_refuses_names_the_file(tmp_path: Path) -> None:
+    ran = k3("inspect", str(tmp_path / ("x" * 300)))
+    assert ran.code == 3 and "x" * 300 in ran.err and "next:  Give a shorter name." in ran.err
 
 
 def test_explain_gives_every_setting_its_source() -> None:

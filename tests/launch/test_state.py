@@ -84,6 +84,20 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         pass
 
 
+def test_a_run_whose_folder_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(UnavailableError, match="cannot be made") as caught:
+        Store(tmp_path).run_folder("one")
+    assert caught.value.hint is not None and "--state" in caught.value.hint
+
+
+def test_a_folder_is_the_same_for_processes_that_work_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Store(Path("here")).run_folder("one") == tmp_path / "here" / "runs" / "one"
+
+
 def test_folders_of_old_runs_go(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.change() as change:

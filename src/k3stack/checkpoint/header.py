@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from k3stack.checkpoint.faults import FaultKind, ShardError
+from k3stack.files import json_value
 from k3stack.spec.dtypes import DType
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "Header", "StoredTensor", "build_header", "lengthen_header", "read_header"]
@@ -101,7 +102,7 @@ def _parse(read: Callable[[int, int], bytes], length: int, file_bytes: int) -> d
     raw = read(8, 8 + available)
     try:
         if available == length:
-            listing = json.loads(raw, object_pairs_hook=_no_duplicates)
+            listing = json_value(raw, object_pairs_hook=_no_duplicates)
             if isinstance(listing, dict):
                 return listing
     except ValueError:

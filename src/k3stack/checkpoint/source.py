@@ -8,12 +8,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from abc import ABC, abstractmethod
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import CheckpointError, UnavailableError, UsageError
+from k3stack.errors import CheckpointError, UnavailableError, UsageError, next_step
+from k3stack.files import json_value
 
 __all__ = ["BUILT_IN", "BuiltInSource", "FolderSource", "HubSource", "Source", "open_source"]
 
@@ -22,6 +24,9 @@ BUILT_IN = "kimi-k3"
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
+
+
+_AGAIN = "Download it again."
 
 
 class Source(ABC):
@@ -35,7 +40,11 @@ class Source(ABC):
 
     @abstractmethod
     def document(self, name: str) -> bytes | None:
-        """The content of a small file, or None when it is not there."""
+        """The content of a small file, or None when it is not there.
+
+        Raises:
+            CheckpointError, UnavailableError: it is there and cannot be read.
+        """
 
     @abstractmethod
     def shard_sizes(self) -> dict[str, int]:
@@ -43,20 +52,28 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, shard: str, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of a shard."""
+        """The bytes [begin, end) of a shard, fewer where it ends before.
+
+        Raises:
+            CheckpointError, UnavailableError: they cannot be read.
+        """
 
     def config(self) -> Any:
         """The parsed config.json.
 
         Raises:
-            CheckpointError: it is not there or not JSON.
+            CheckpointError: it is not there or no JSON object.
         """
         data = self.document(CONFIG)
         if data is None:
             raise CheckpointError(
                 "has no config.json", where=self.name, hint="Point at the folder that holds config.json and the shards."
             )
-        return _json(data, f"{self.name}/{CONFIG}")
+        where = f"{self.name}/{CONFIG}"
+        config = _json(data, where)
+        if not isinstance(config, dict):
+            raise CheckpointError("is not a JSON object", where=where, hint=_AGAIN)
+        return config
 
     def index(self) -> tuple[dict[str, str], int | None] | None:
         """The index's weight map and its `total_size`, or None when there is no index.
@@ -71,12 +88,13 @@ class Source(ABC):
                 return None
             try:
                 data = gzip.decompress(packed)
-            except (OSError, EOFError) as error:
-                raise CheckpointError(f"is not gzip that can be read ({error})", where=where + ".gz") from error
+            except (OSError, EOFError, zlib.error) as error:
+                what = f"is not gzip that can be read ({error})"
+                raise CheckpointError(what, where=where + ".gz", hint=_AGAIN) from error
         parsed = _json(data, where)
         weights = parsed.get("weight_map") if isinstance(parsed, dict) else None
         if not isinstance(weights, dict) or not all(isinstance(shard, str) for shard in weights.values()):
-            raise CheckpointError("must map tensor names to file names", where=f"{where}: weight_map")
+            raise CheckpointError("must map tensor names to file names", where=f"{where}: weight_map", hint=_AGAIN)
         metadata = parsed.get("metadata")
         total = metadata.get("total_size") if isinstance(metadata, dict) else None
         return weights, total if isinstance(total, int) else None
@@ -84,9 +102,9 @@ class Source(ABC):
 
 def _json(data: bytes, where: str) -> Any:
     try:
-        return json.loads(data)
+        return json_value(data)
     except ValueError as error:
-        raise CheckpointError(f"is not JSON that can be read ({error})", where=where) from error
+        raise CheckpointError(f"is not JSON that can be read ({error})", where=where, hint=_AGAIN) from error
 
 
 class FolderSource(Source):
@@ -105,7 +123,8 @@ class FolderSource(Source):
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise CheckpointError(f"cannot be read ({error.strerror})", where=self.folder / name) from error
+            what = f"cannot be read ({error.strerror})"
+            raise CheckpointError(what, where=self.folder / name, hint=next_step(error)) from error
 
     def shard_sizes(self) -> dict[str, int]:
         """All *.safetensors files of the folder."""
@@ -118,7 +137,8 @@ class FolderSource(Source):
                 file.seek(begin)
                 return file.read(end - begin)
         except OSError as error:
-            raise CheckpointError(f"cannot be read ({error.strerror})", where=self.folder / shard) from error
+            what = f"cannot be read ({error.strerror})"
+            raise CheckpointError(what, where=self.folder / shard, hint=next_step(error)) from error
 
 
 class HubSource(Source):
@@ -257,6 +277,6 @@ def open_source(where: str, revision: str | None = None) -> Source:
         return HubSource(where, revision)
     raise UsageError(
         "is no folder here and no hub id",
-        where=where,
+        where=where or "WHERE",
         hint=f"Give a folder with config.json, an id like moonshotai/Kimi-K3, or {BUILT_IN} for the published values.",
     )

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from k3stack.cli.options import choice_of
 from k3stack.cli.output import NO, YES, JsonFlag, Output
-from k3stack.errors import UsageError
+from k3stack.files import require_place
 
 if TYPE_CHECKING:
     from k3stack.verify import CheckResult
 
 __all__ = ["check"]
-
-E = TypeVar("E", bound=StrEnum)
 
 
 def check(
@@ -52,17 +50,17 @@ def check(
         url,
         model,
         key_variable,
-        None if weights is None else _choice(Weights, weights, "--weights"),
+        None if weights is None else choice_of(Weights, weights, "--weights"),
         longest=longest,
         silence_s=silence,
         check_s=check_timeout,
         soak_s=duration,
         seed=seed,
     )
-    wanted = _choice(Level, level, "--level")
+    wanted = choice_of(Level, level, "--level")
     for path, option in ((html, "--html"), (junit, "--junit")):
-        if path and not path.absolute().parent.is_dir():  # said before the run, not after
-            raise UsageError(f"there is no folder {path.parent}", where=option, hint=f"mkdir -p {path.parent}")
+        if path:  # said before the run, not after
+            require_place(path, option)
     with output.progress("check") as progress:
         report = run_checks(
             target,
@@ -85,10 +83,3 @@ def _log(output: Output, result: CheckResult) -> None:
         from k3stack.verify.text import line
 
         output.note(line(result))
-
-
-def _choice(kind: type[E], word: str, option: str) -> E:
-    try:
-        return kind(word)
-    except ValueError:
-        raise UsageError(f"{word!r} is none of {', '.join(kind)}", where=option) from None

@@ -141,8 +141,9 @@ def snapshot(
     import json
 
     from k3stack.engines.installed import find_python, take_snapshot
-    from k3stack.files import write_text
+    from k3stack.files import require_place, write_text
 
+    require_place(output, "OUTPUT")
     said = take_snapshot(engine, python or (None if image else find_python(engine)), image)
     write_text(output, json.dumps(said, indent=1) + "\n")
     Output().note(

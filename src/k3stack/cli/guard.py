@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from k3stack.cli.options import choice_of
+
 __all__ = ["guard"]
 
 _Upstreams = Annotated[
@@ -16,7 +18,7 @@ _Upstreams = Annotated[
 def guard(
     upstream: _Upstreams,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8081,
+    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port to listen on.")] = 8081,
     resamples: Annotated[int, typer.Option(help="How often a bad answer may be asked again, 0 to 2.")] = 1,
     resample_within: Annotated[
         float | None, typer.Option(help="No second attempt later than this many seconds. Default: no limit.")
@@ -59,28 +61,28 @@ def guard(
 
     try:
         from k3stack.guard.serve import serve
-        from k3stack.guard.settings import Settings
+        from k3stack.guard.settings import Balance, Settings
     except ModuleNotFoundError as error:
         hint = "Install it: pip install 'k3stack[guard]'"
         raise UnavailableError(f"the guard needs the package {error.name}", hint=hint) from None
     from k3stack.guard.images import ImageLimits
-    from k3stack.guard.policy import Policy
+    from k3stack.guard.policy import OnExhausted, Policy, Source
     from k3stack.values import load
 
     policy = {
         "resamples": resamples,
         "resample_within_s": resample_within,
-        "on_exhausted": on_exhausted,
+        "on_exhausted": choice_of(OnExhausted, on_exhausted, "--on-exhausted"),
         "coerce": coerce,
         "hold_reasoning": hold_reasoning,
-        "source": source,
+        "source": choice_of(Source, source, "--source"),
     }
     hosts = None if image_host is None else frozenset(image_host)
     settings = Settings(
         upstreams=tuple(upstream),
         policy=load(Policy, policy),
         images=ImageLimits(count=max_images, image_bytes=max_image_mb * 10**6, hosts=hosts),
-        balance=load(_balance(), balance),
+        balance=choice_of(Balance, balance, "--balance"),
         max_body_bytes=max_body_mb * 10**6,
         max_in_flight=max_in_flight,
         connect_s=connect_timeout,
@@ -93,9 +95,3 @@ def guard(
     )
     Output().note(f"guard on http://{host}:{port}, in front of {', '.join(settings.upstreams)}")
     serve(settings, host, port, drain)
-
-
-def _balance() -> type:
-    from k3stack.guard.settings import Balance
-
-    return Balance

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -30,8 +31,8 @@ from k3stack.cli import (
     tiny,
     up,
 )
-from k3stack.cli.output import report_error
-from k3stack.errors import K3Error
+from k3stack.cli.output import report_error, silence
+from k3stack.errors import K3Error, UnavailableError, next_step
 
 __all__ = ["app", "main"]
 
@@ -85,13 +86,38 @@ app.command("tiny")(tiny.tiny)
 
 def main() -> None:
     """Run `k3`. Bad input never ends in a traceback; a bug in k3stack does, so that it gets reported."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  (it lives as long as the process)
     try:
         app()
     except K3Error as error:
-        report_error(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_code)
+        _end(error)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; say nothing more
+        silence()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _MACHINE:
+            raise
+        where = error.filename2 or error.filename or _STDOUT
+        _end(UnavailableError(str(error.strerror), where=where, hint=next_step(error)))
+
+
+_STDOUT = "stdout"
+
+_MACHINE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE,
+}  # fmt: skip
+"""What is wrong with the machine and not with k3stack, wherever it shows: a full disk, a folder that is read-only."""
+
+
+def _end(error: K3Error) -> NoReturn:
+    if error.where == _STDOUT:
+        silence()
+    try:
+        report_error(error, as_json="--json" in sys.argv)
+    except OSError:  # stdout takes nothing; stderr has had its say
+        silence()
+    sys.exit(error.exit_code)

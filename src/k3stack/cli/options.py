@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from k3stack.errors import UsageError
 
 if TYPE_CHECKING:
     from k3stack.spec.schemes import Scheme
@@ -36,8 +38,12 @@ __all__ = [
     "TensorParallelOpen",
     "Utilization",
     "Where",
+    "choice_of",
     "scheme_of",
 ]
+
+
+E = TypeVar("E", bound=StrEnum)
 
 
 class SchemeName(StrEnum):
@@ -174,3 +180,15 @@ def scheme_of(name: SchemeName | None) -> Scheme | None:
     from k3stack.spec.schemes import Scheme
 
     return None if name is None else Scheme(name)
+
+
+def choice_of(kind: type[E], word: str, option: str) -> E:
+    """The member that a word names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        return kind(word)
+    except ValueError:
+        raise UsageError(f"{word!r} is none of {', '.join(kind)}", where=option) from None

@@ -7,10 +7,11 @@ Exit codes: 0 yes, 1 no (a verdict), 2 wrong use, 3 failure.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +20,7 @@ from k3stack.errors import K3Error
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["NO", "YES", "JsonFlag", "Output", "Report", "report_error"]
+__all__ = ["NO", "YES", "JsonFlag", "Output", "Report", "report_error", "silence"]
 
 YES, NO = 0, 1
 
@@ -44,19 +45,18 @@ class Output:
         if self.as_json:
             from k3stack.values import dump
 
-            sys.stdout.write(json.dumps(dump(value), indent=2, ensure_ascii=False) + "\n")
+            _write(json.dumps(dump(value), indent=2, ensure_ascii=False))
             return
-        from rich.console import Console
-
         wide = sys.stdout.isatty()
-        show(Console(file=sys.stdout, highlight=False, soft_wrap=not wide, width=None if wide else 110))
+        with _reader_may_leave():
+            show(_console(soft_wrap=not wide, width=None if wide else 110))
 
     def text(self, text: str, value: object) -> None:
         """Print text that is itself the product (a command, a manifest), byte for byte, or its value as JSON."""
         if self.as_json:
             self.result(value, lambda _: None)
         else:
-            sys.stdout.write(text if text.endswith("\n") else text + "\n")
+            _write(text)
 
     def note(self, text: str) -> None:
         """Say something to the person at the terminal; never part of the result."""
@@ -86,12 +86,44 @@ class Output:
             yield report
 
 
+def _write(text: str) -> None:
+    with _reader_may_leave():
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+@contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """A reader that has seen enough (`| head`) changes nothing about the verdict; what is left goes nowhere."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence()
+
+
+def silence() -> None:
+    """Throw away what is still written to stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _console(**options: Any) -> Console:
+    from rich.console import Console
+
+    class Plain(Console):
+        """rich ends the process with 1, our word for no, when its reader leaves."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Plain(file=sys.stdout, highlight=False, **options)
+
+
 def report_error(error: K3Error, as_json: bool) -> None:
     """Print an error the user can act on: what, where, what next."""
-    if as_json:
-        body = {"kind": type(error).__name__, "what": error.what, "where": error.where, "next": error.hint}
-        sys.stdout.write(json.dumps({"error": body}, indent=2, ensure_ascii=False) + "\n")
     where = f"{error.where}: " if error.where else ""
     sys.stderr.write(f"error: {where}{error.what}\n")
     if error.hint:
         sys.stderr.write(f"next:  {error.hint}\n")
+    if as_json:
+        body = {"kind": type(error).__name__, "what": error.what, "where": error.where, "next": error.hint}
+        _write(json.dumps({"error": body}, indent=2, ensure_ascii=False))

@@ -49,13 +49,15 @@ def parity(
 
     try:
         from k3stack.reference.parity import compare
-        from k3stack.reference.parity.page import write_page
+        from k3stack.reference.parity.page import require_page, write_page
         from k3stack.reference.parity.prompts import built_in, read_prompts
     except ModuleNotFoundError as error:
         hint = "Install it: pip install 'k3stack[reference]'"
         raise UnavailableError(f"the reference engine needs the package {error.name}", hint=hint) from None
     if top == 0 and any(map(_is_address, (a, b))):
         raise UsageError("an endpoint does not tell all of its vocabulary", where="--top", hint="Give 1 to 20")
+    if report is not None:
+        require_page(report)
     texts = built_in() if prompts is None else read_prompts(prompts)
     output = Output(as_json)
     sides = [_side(each, model, bfloat16, device) for each in (a, b)]

@@ -67,14 +67,14 @@ def probe(python: Python = None, as_json: JsonFlag = False) -> None:
 @app.command()
 def log(file: Annotated[Path, typer.Argument(help="A server log.")], as_json: JsonFlag = False) -> None:
     """Which patches were active in which process of a server. Exit code 1 if a needed one was not."""
-    from k3stack.errors import InputError
+    from k3stack.errors import InputError, next_step
     from k3stack.patches.serverlog import read_log
 
     try:
         with file.open(encoding="utf-8", errors="replace") as lines:
             report = read_log(lines)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=file) from error
+        raise InputError(f"cannot be read: {error.strerror}", where=file, hint=next_step(error)) from error
     Output(as_json).result(report, lambda console: _show_log(report, console))
     if report.missing or not report.seen:
         raise typer.Exit(NO)

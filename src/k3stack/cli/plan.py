@@ -142,6 +142,7 @@ def plan(
     if kv_dtype is None and engine is EngineName.VLLM:
         workload = replace(workload, kv_dtype=kv_standard(engine.value, gpu))
     if goal is not None:
+        _only_for_one_layout(tp=tp is not None, pp=pp > 1, dp=dp > 1, ep=ep, dcp=dcp > 1, effects=effects, plot=plot)
         raise typer.Exit(_search(output, where, scheme, gpu, count, workload, goal, engine, release))
     made = _plan(where, scheme, gpu, _layout(count, tp, pp, dp, ep, dcp), workload, engine, release)
     if plot is not None:
@@ -151,6 +152,16 @@ def plan(
         output.note(f"drawn: {plot}")
     _show(output, made, effects, _saved(engine, gpu))
     raise typer.Exit(YES if made.yes else NO)
+
+
+def _only_for_one_layout(**given: object) -> None:
+    """Refuse what a search over all layouts would pass over in silence."""
+    from k3stack.errors import UsageError
+
+    for name, one in given.items():
+        if one:
+            what = "has no effect with --goal, which looks at every layout"
+            raise UsageError(what, where=f"--{name}", hint=f"Leave out --{name} or --goal.")
 
 
 def show(made: Plan, console: Console) -> None:

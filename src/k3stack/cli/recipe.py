@@ -71,6 +71,8 @@ def recipe(
     What is left open is as published for the hardware and the goal, and as much as fits.
     """
     output = Output(as_json)
+    _together(("--translate", translate, "--from", copied))
+    _together(("--python", python, "--check", check), ("--image", image, "--check", check))
     if copied is not None:
         _examine(output, copied, hardware, engine_version, sought.parsers, translate, form)
     found = _linked(link) if link is not None else _planned(where, hardware, engine, engine_version, sought)
@@ -87,6 +89,15 @@ def recipe(
         from k3stack.recipe.render import Form, render
 
         output.text("" if as_json else render(deployment, Form(form.value)), deployment)
+
+
+def _together(*pairs: tuple[str, object, str, object]) -> None:
+    """Refuse an option that has no effect without another one."""
+    from k3stack.errors import UsageError
+
+    for option, given, needed, there in pairs:
+        if given and not there:
+            raise UsageError(f"has no effect without {needed}", where=option, hint=f"Add {needed}.")
 
 
 def _planned(where: str, hardware: str | None, engine: EngineName, version: str | None, sought: Sought) -> Fit:
@@ -158,17 +169,21 @@ def _examine(
     translate: bool,
     form: FormName,
 ) -> None:
-    from k3stack.errors import InputError
+    from k3stack.errors import InputError, next_step
     from k3stack.hardware.table import gpu
     from k3stack.recipe.choice import Parsers
     from k3stack.recipe.doctor import diagnose
 
     text = copied
     if copied.startswith("@"):
+        path = Path(copied[1:])
         try:
-            text = Path(copied[1:]).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"cannot be read: {error}", where=copied[1:]) from error
+            text = path.read_text()
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
+        except UnicodeDecodeError as error:
+            hint = "Give a text file with the command."
+            raise InputError("cannot be read: it is no UTF-8", where=path, hint=hint) from error
     kind = gpu(hardware) if hardware else None
     wanted = Parsers(parsers.value)
     diagnosis = diagnose(text, kind, version, wanted)

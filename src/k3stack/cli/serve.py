@@ -45,17 +45,20 @@ def serve(
     max_context: Annotated[
         int | None, typer.Option(min=2, help="Longest prompt and answer together, tokens. Default: the checkpoint's.")
     ] = None,
-    max_running: Annotated[int, typer.Option(min=1, help="Requests that run at a time; more wait.")] = 16,
+    max_running: Annotated[int, typer.Option(min=1, max=65_536, help="Requests that run at a time; more wait.")] = 16,
     token_budget: Annotated[
         int, typer.Option(min=1, help="Prompt tokens computed in a pass, beside one for each request that answers.")
     ] = 512,
-    page_tokens: Annotated[int, typer.Option(min=1, help="Tokens in a page of the latent cache.")] = 16,
-    pages: Annotated[int | None, typer.Option(min=1, help="Pages of the latent cache. Default: by context.")] = None,
+    page_tokens: Annotated[int, typer.Option(min=1, max=65_536, help="Tokens in a page of the latent cache.")] = 16,
+    pages: Annotated[
+        int | None, typer.Option(min=1, max=2**31, help="Pages of the latent cache. Default: by context.")
+    ] = None,
     prefix_memory_mb: Annotated[
         int, typer.Option(min=0, help="Memory for states of kept prefixes, MB; 0: no prefix cache.")
     ] = 512,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads. Default: 1 for small checkpoints, else PyTorch's.")
+        int | None,
+        typer.Option(min=1, max=4_096, help="CPU threads. Default: 1 for small checkpoints, else PyTorch's."),
     ] = None,
     max_body_mb: Annotated[int, typer.Option(min=1, help="Largest request body, MB.")] = 64,
     max_in_flight: Annotated[int, typer.Option(min=1, help="Most HTTP requests at a time; more get 429.")] = 512,

@@ -17,8 +17,8 @@ def tiny(
     folder: Annotated[Path, typer.Argument(help="The folder to make; it must not be there yet.")],
     scheme: Annotated[SchemeName, typer.Option(help="How the weights are stored.")] = SchemeName.MXFP4,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model in every scheme.")] = 0,
-    layers: Annotated[int, typer.Option(min=4, help="Decoder layers.")] = 5,
-    experts: Annotated[int, typer.Option(min=4, help="Routed experts per layer.")] = 16,
+    layers: Annotated[int, typer.Option(min=4, max=93, help="Decoder layers.")] = 5,
+    experts: Annotated[int, typer.Option(min=4, max=896, help="Routed experts per layer.")] = 16,
     draft: Annotated[Path | None, typer.Option(help="Also make a tiny DSpark draft for it, in this folder.")] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -80,13 +80,19 @@ def _run(engine: str, wanted: str, given: str, python: str | None, image: str | 
                 [*command, wanted, engine], input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnavailableError(f"{engine} cannot be asked: {error}", where=command[0]) from error
+            said = error.strerror if isinstance(error, OSError) else f"no answer in {_SECONDS} s"
+            raise _not_asked(engine, image or command[0], said or str(error)) from error
     if ran.returncode:
-        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        hint = f"Check that `{command[0]}` has {engine}."
-        raise UnavailableError(f"{engine} cannot be asked: {last}", where=command[0], hint=hint)
+        # docker ends with advice about itself.
+        lines = [line for line in ran.stderr.splitlines() if line.strip() and not line.startswith("Run 'docker")]
+        raise _not_asked(engine, image or command[0], lines[-1] if lines else "it said nothing")
     answer: dict[str, Any] = json.loads(ran.stdout)
     return answer
+
+
+def _not_asked(engine: str, where: str, said: str) -> UnavailableError:
+    hint = f"Check that `{where}` has {engine}."
+    return UnavailableError(f"{engine} cannot be asked: {said}", where=where, hint=hint)
 
 
 def _command(probe: Path, python: str | None, image: str | None) -> list[str]:

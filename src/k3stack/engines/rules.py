@@ -91,6 +91,9 @@ def holds(key: str, wanted: Any, facts: Mapping[str, Any]) -> bool:
 
     `versions` takes a specifier (">=0.29.0,<0.33"), a number a comparison ("<16"), `without` names of features that
     must be off; everything else one value or a list of allowed ones.
+
+    Raises:
+        InputError: a condition on numbers is no comparison.
     """
     if key == "without":
         return not set(_list(wanted)) & set(facts.get("feature", ()))

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from k3stack.errors import UsageError
 from k3stack.guard.images import ImageLimits
 from k3stack.guard.policy import Policy
+from k3stack.ports import is_address
 
 __all__ = ["Balance", "Settings"]
 
@@ -60,9 +61,10 @@ class Settings:
         if not self.upstreams:
             raise UsageError("at least one upstream is needed", where="--upstream")
         for upstream in self.upstreams:
+            if not is_address(upstream):
+                hint = "Give one like http://127.0.0.1:8000"
+                raise UsageError(f"{upstream!r} is not an http or https address", where="--upstream", hint=hint)
             parts = urlsplit(upstream)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise UsageError(f"{upstream!r} is not an http or https address", where="--upstream")
             if parts.username or parts.password:
                 # The address is logged and is a metric's label.
                 raise UsageError("the address holds a password; let clients send their own key", where="--upstream")

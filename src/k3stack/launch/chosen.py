@@ -5,11 +5,11 @@ Steps that know only Kimi-K3 are left out for other models, and said to be left 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from k3stack.errors import NotKnownError, UsageError
+from k3stack.files import json_value
 from k3stack.hardware.table import Gpu, gpu
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
@@ -105,7 +105,7 @@ def is_kimi(where: str) -> bool:
     if not path.is_file():
         return True
     try:
-        config = json.loads(path.read_text())
+        config = json_value(path.read_text())
     except (OSError, ValueError):
         return True
     return not isinstance(config, dict) or str(config.get("model_type", "kimi")).startswith("kimi")

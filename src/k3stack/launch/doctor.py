@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import InputError, K3Error, UsageError
+from k3stack.errors import InputError, K3Error, UsageError, next_step
 from k3stack.launch.findings import Finding, Findings, Status
 from k3stack.launch.recognise import MAX_TEXT, Cause, Diagnosis, recognise
+from k3stack.ports import is_address
 
 __all__ = ["examine", "examine_endpoint", "examine_folder", "examine_log", "finding_of", "log_findings", "read_text"]
 
@@ -24,7 +25,7 @@ def examine(subject: str) -> Findings:
         UsageError: it is none of these.
     """
     began = time.perf_counter()
-    if re.match(r"https?://", subject):
+    if is_address(subject):
         findings = tuple(examine_endpoint(subject))
     elif Path(subject).is_dir():
         findings = tuple(examine_folder(subject))
@@ -51,17 +52,23 @@ def read_text(path: Path) -> str:
             file.seek(size - MAX_TEXT // 2)
             return head.decode(errors="replace") + "\n[... left out ...]\n" + file.read().decode(errors="replace")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path) from error
+        raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
 
 
 def examine_log(subject: str) -> Iterator[Finding]:
-    """What a log says."""
+    """What a log says.
+
+    Raises:
+        InputError: it cannot be read, or is empty.
+    """
     if subject == "-":
         import sys
 
         text = sys.stdin.read()
     else:
         text = read_text(Path(subject))
+    if not text.strip():
+        raise InputError("is empty", where=subject, hint="Give what the server printed, from its first line.")
     yield from log_findings(recognise(text))
 
 

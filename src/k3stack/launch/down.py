@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from k3stack.errors import UsageError
+from k3stack.files import json_value
 from k3stack.launch.launcher import GRACE_S
 from k3stack.launch.process import alive, kill_all
 from k3stack.launch.recognise import Diagnosis, Ended, recognise
@@ -149,7 +149,7 @@ def _how_it_ended(run: Run) -> Diagnosis:
 
     ended = None
     with suppress(OSError, ValueError, KeyError):
-        ended = Ended.of(int(json.loads((Path(run.folder) / ENDED).read_text())["code"]))
+        ended = Ended.of(int(json_value((Path(run.folder) / ENDED).read_text())["code"]))
     try:
         text = read_text(Path(run.log))
     except K3Error:

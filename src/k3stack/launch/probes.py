@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import platform
 import resource
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from k3stack.checkpoint.source import FolderSource, HubSource, open_source
 from k3stack.errors import K3Error
+from k3stack.files import json_value
 from k3stack.hardware.disk import SAMPLE_BYTES, Disk
 from k3stack.launch.facts import (
     CheckpointSeen,
@@ -184,7 +184,7 @@ def _cached_shards(repository: str) -> tuple[list[str], list[str]] | None:
     if not isinstance(index, str):
         return None
     try:
-        names = sorted(set(json.loads(Path(index).read_text())["weight_map"].values()))
+        names = sorted(set(json_value(Path(index).read_text())["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError):
         return None
     there = [name for name in names if isinstance(try_to_load_from_cache(repository, name), str)]

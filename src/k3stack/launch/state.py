@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from k3stack.errors import InputError, UnavailableError
-from k3stack.files import write_text
+from k3stack.files import json_value, write_text
 from k3stack.launch.process import Identity, alive, identity_of, processes_of
 from k3stack.values import dump, load
 
@@ -90,6 +90,9 @@ def default_folder() -> Path:
     return (Path(home) if home else Path.home() / ".local" / "state") / "k3stack"
 
 
+_ELSEWHERE = "Name another folder with --state."
+
+
 class Store:
     """The state file of a folder.
 
@@ -98,8 +101,8 @@ class Store:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.path = folder / "state.json"
+        self.folder = folder.absolute()  # a supervisor works in another folder
+        self.path = self.folder / "state.json"
 
     def read(self) -> State:
         """What the file holds; nothing when it is not there.
@@ -108,13 +111,13 @@ class Store:
             InputError: it is damaged.
         """
         try:
-            text = self.path.read_text()
+            text = self.path.read_bytes()
         except FileNotFoundError:
             return State()
         except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=self.path) from error
+            raise InputError(f"cannot be read: {error.strerror}", where=self.path, hint=_ELSEWHERE) from error
         try:
-            return load(State, json.loads(text))
+            return load(State, json_value(text))
         except (ValueError, InputError) as error:
             hint = "Remove the file; processes of a run are found by their mark all the same."
             raise InputError(f"is no state of k3stack: {error}", where=self.path, hint=hint) from error
@@ -130,7 +133,9 @@ class Store:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = (self.folder / "state.lock").open("w")
         except OSError as error:
-            raise UnavailableError(f"cannot be written: {error.strerror}", where=self.folder) from error
+            raise UnavailableError(
+                f"cannot be written: {error.strerror}", where=self.folder, hint=_ELSEWHERE
+            ) from error
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             change = _Change(self.read())
@@ -139,16 +144,23 @@ class Store:
                 try:
                     write_text(self.path, json.dumps(dump(change.state), indent=2) + "\n")
                 except OSError as error:
-                    hint = "Free space there, or name another folder with --state."
+                    hint = f"Free space there. {_ELSEWHERE}"
                     raise UnavailableError(
                         f"cannot be written: {error.strerror}", where=self.path, hint=hint
                     ) from error
 
     def run_folder(self, run_id: str) -> Path:
-        """The folder of a run, made when it is not there; folders of old runs go."""
+        """The folder of a run, made when it is not there; folders of old runs go.
+
+        Raises:
+            UnavailableError: it cannot be made.
+        """
         runs = self.folder / "runs"
         folder = runs / run_id
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UnavailableError(f"cannot be made: {error.strerror}", where=folder, hint=_ELSEWHERE) from error
         used = {one.id for one in self.read().runs} | {run_id}
         old = sorted((one for one in runs.iterdir() if one.name not in used), key=lambda one: one.stat().st_mtime)
         for one in old[:-_KEPT_FOLDERS]:

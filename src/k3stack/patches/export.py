@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from k3stack import __version__
-from k3stack.errors import InputError, UnavailableError
+from k3stack.errors import InputError, UnavailableError, next_step
 
 __all__ = ["PACKAGE", "PLUGIN", "export"]
 
@@ -39,7 +39,7 @@ def export(folder: Path) -> tuple[Path, ...]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
     except OSError as error:
-        raise UnavailableError(f"cannot be written: {error.strerror}", where=folder) from error
+        raise UnavailableError(f"cannot be written: {error.strerror}", where=folder, hint=next_step(error)) from error
     try:
         _write(fresh)
         fresh.chmod(0o755)  # mkdtemp makes private folders; a container's user must be able to read this one

@@ -24,6 +24,7 @@ from .switches import MASTER, Mode, Switch, mode, switch
 
 __all__ = ["Listing", "Row", "installed_release", "known", "probed", "reach"]
 
+_PYTHON = "Give the python of an environment with vLLM: --python PATH"
 PROBE_SECONDS = 300
 
 
@@ -109,7 +110,7 @@ def probed(python: Path | None, environ: Mapping[str, str]) -> Listing:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise UnavailableError(f"the probe did not run: {error}", where=chosen) from error
+            raise UnavailableError(f"the probe did not run: {error}", where=chosen, hint=_PYTHON) from error
     answer = _answer(done, chosen)
     upstream = {p.number: ", ".join(f"{pull.name} {pull.state}" for pull in p.upstream) for p in all_patches()}
     retires = {p.number: p.retires for p in all_patches()}
@@ -142,13 +143,17 @@ def _answer(done: subprocess.CompletedProcess[str], python: Path) -> Any:
 
 
 def installed_release(python: Path | None) -> str | None:
-    """The version of the vLLM package of a Python (ours by default), without importing it; None without one."""
+    """The version of the vLLM package of a Python (ours by default), without importing it; None without one.
+
+    Raises:
+        UnavailableError: the Python cannot be run.
+    """
     code = "from importlib.metadata import version; print(version('vllm'))"
     chosen = sys.executable if python is None else str(python)
     try:
         done = subprocess.run([chosen, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(f"cannot be run: {error}", where=chosen) from error
+        raise UnavailableError(f"cannot be run: {error}", where=chosen, hint=_PYTHON) from error
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from k3stack.errors import InputError
+from k3stack.errors import InputError, next_step
 
 __all__ = ["Figure", "Observed", "Setting", "parse_log", "read_log", "unit_of"]
 
@@ -193,7 +193,7 @@ def read_log(path: Path) -> Observed:
             )
         text = path.read_text(errors="replace")
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path) from error
+        raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
     return parse_log(text, str(path))
 
 

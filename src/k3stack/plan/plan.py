@@ -120,7 +120,8 @@ def check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
     if layout.pp > len(spec.layers):
         raise UsageError(f"{layout.pp} stages for {len(spec.layers)} layers", where="pp")
     if workload.context > spec.max_context:
-        raise UsageError(f"{workload.context:,} is above the model's {spec.max_context:,} tokens", where="context")
+        what = f"{workload.context:,} is above the model's {spec.max_context:,} tokens"
+        raise UsageError(what, where="context", hint=f"Give --context {spec.max_context}, or less.")
 
 
 def plan_job(model: str, job: Job, refused: tuple[Refusal, ...] | None = None) -> Plan:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from k3stack.errors import UnavailableError, UsageError
-from k3stack.files import atomic_write
+from k3stack.files import atomic_write, require_place
 from k3stack.plan.assess import Job, assess
 from k3stack.plan.plan import Plan
 from k3stack.plan.releases import release
@@ -75,14 +75,15 @@ def draw(plan: Plan, path: Path, reserves: Reserves | None = None) -> None:
     """Draw a plan into a .png or .svg file; the file appears whole or not at all.
 
     Raises:
-        UsageError: another kind of file, or a folder that is not there.
+        UsageError: another kind of file, a folder that is not there, or a folder.
         UnavailableError: matplotlib is not installed.
     """
     kind = path.suffix.lower().lstrip(".")
     if kind not in ("png", "svg"):
-        raise UsageError(f"{path.name!r} is neither .png nor .svg", where="--plot")
-    if not path.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} is not there", where="--plot", hint="Make it first.")
+        raise UsageError(
+            f"{path.name!r} is neither .png nor .svg", where="--plot", hint="Name it plan.png or plan.svg."
+        )
+    require_place(path, "--plot")
     figure = _figure(plan, bars(plan, reserves))
     with atomic_write(path) as file:
         figure.savefig(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from k3stack.errors import InputError
-from k3stack.files import write_text
+from k3stack.files import json_value, write_text
 from k3stack.hardware.table import gpus
 from k3stack.plan.compare import Run
 from k3stack.plan.logs import Observed
@@ -102,7 +102,7 @@ def _entries(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        entries = json.loads(path.read_text())
+        entries = json_value(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot be read ({error})", where=path, hint="Remove it, then save again from a log."

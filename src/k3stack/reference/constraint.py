@@ -100,7 +100,7 @@ class _Closers:
     exponents: NDArray[np.int64]
 
     def without_exponent(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Numbers without exponents: 1e999 is JSON and no number that a client can hold."""
+        """The mask [vocab] for numbers without exponents: 1e999 is JSON and no number that a client can hold."""
         if not mask[self.number].all() or mask[self.in_string].any():
             return mask
         rest = mask.copy()
@@ -108,7 +108,7 @@ class _Closers:
         return rest if rest.any() else mask
 
     def among(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Those that the grammar takes now and that are nearest to the end; empty where none is."""
+        """The ids [k] that the grammar's mask [vocab] takes and that are nearest to the end; empty where none is."""
         inside = bool(mask[self.in_string].any())
         groups = (self.end, self.marker, self.quote if inside else self.brackets, self.quote)
         for group in groups:

@@ -100,7 +100,12 @@ def pick(probabilities: Row, chance: Chance) -> int:
 
 
 def report(logits: NDArray[np.float32], chosen: int, count: int | None) -> Token:
-    """A token with its log-probability and the `count` most likely ones; without any for None."""
+    """A token with its log-probability and the `count` most likely ones; without any for None.
+
+    Args:
+        logits: of its place [vocab].
+        chosen: the token.
+    """
     if count is None:
         return Token(chosen)
     row = logits.astype(np.float64)

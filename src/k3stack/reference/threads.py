@@ -18,6 +18,9 @@ def set_threads(folder: Path, device: str = "cpu", threads: int | None = None) -
 
     The matrices of a small one are done before a second thread has begun; on a busy machine the threads then wait for
     each other, which can take a hundred times as long as the work.
+
+    Raises:
+        UsageError: fewer than one thread.
     """
     if threads is None and device == "cpu":
         shards = sum(path.stat().st_size for path in folder.glob("*.safetensors"))

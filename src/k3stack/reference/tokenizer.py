@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tiktoken
 
-from k3stack.errors import CheckpointError, InputError
+from k3stack.errors import CheckpointError, InputError, next_step
+from k3stack.files import json_value
 from k3stack.xtml import CONTROL_TOKENS, Vocabulary
 
 __all__ = ["Tokenizer"]
@@ -143,11 +143,11 @@ def _read_ranks(path: Path) -> dict[bytes, int]:
 
 def _read_names(path: Path) -> dict[int, str]:
     try:
-        config: Any = json.loads(path.read_bytes())
+        config: Any = json_value(path.read_bytes())
         tokens = config["added_tokens_decoder"]
         return {int(number): str(token["content"]) for number, token in tokens.items()}
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror}", where=path) from None
+        raise CheckpointError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from None
     except (ValueError, TypeError, KeyError, AttributeError):
         what = "is not what names special tokens: {id: {content: name}}"
         raise CheckpointError(what, where=f"{path}: added_tokens_decoder") from None

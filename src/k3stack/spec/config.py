@@ -9,14 +9,14 @@ skipped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from k3stack.errors import ConfigError
+from k3stack.errors import ConfigError, next_step
+from k3stack.files import json_value
 from k3stack.values import first_fault
 
 __all__ = [
@@ -51,6 +51,9 @@ INERT = frozenset(
 )
 """Fields that shape no tensor and no memory. `head_dim` and the `rope_*` fields are here because K3's attention
 has its own head sizes and no rotation (`mla_use_nope`); engines derive and ignore them."""
+
+
+_AGAIN = "Correct it, or download it again."
 
 
 class _Part(BaseModel):
@@ -186,11 +189,13 @@ def read_object(path: Path) -> Mapping[str, Any]:
         ConfigError: not there, not JSON, or no object.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = json_value(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError("is not there", where=path, hint="Point at a folder that holds config.json.") from error
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"is not JSON that can be read ({error})", where=path) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read ({error.strerror})", where=path, hint=next_step(error)) from error
+    except ValueError as error:
+        raise ConfigError(f"is not JSON that can be read ({error})", where=path, hint=_AGAIN) from error
     return as_object(data, path)
 
 
@@ -201,7 +206,7 @@ def as_object(data: Any, where: str | Path) -> Mapping[str, Any]:
         ConfigError: it is none.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError("is not a JSON object", where=where)
+        raise ConfigError("is not a JSON object", where=where, hint=_AGAIN)
     return data
 
 

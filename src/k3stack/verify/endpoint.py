@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from k3stack.errors import UsageError
+from k3stack.files import json_value
 from k3stack.verify.answer import Answer, shorten
 from k3stack.verify.reading import StreamReader, read_answer
 from k3stack.verify.report import Exchange, Target
@@ -41,7 +42,7 @@ class Reply:
     def json(self) -> Any:
         """The body as JSON, or None where it is none."""
         try:
-            return json.loads(self.text)
+            return json_value(self.text)
         except ValueError:
             return None
 
@@ -174,7 +175,12 @@ class Endpoint:
 
     @asynccontextmanager
     async def open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """The bare response of a streamed request, to read at one's own pace."""
+        """The bare response of a streamed request, to read at one's own pace.
+
+        Raises:
+            Refused: the endpoint answers with an error status.
+            Lost: the connection broke, or nothing came.
+        """
         sent = json.dumps(body, ensure_ascii=False)
         headers = {"Content-Type": "application/json"}
         started = time.perf_counter()

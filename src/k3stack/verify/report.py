@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from k3stack.errors import UsageError
+from k3stack.ports import is_address
 from k3stack.values import Origin
 
 __all__ = [
@@ -93,7 +94,7 @@ class Target:
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, by name."""
-        if not self.url.startswith(("http://", "https://")):
+        if not is_address(self.url):
             raise UsageError(f"{self.url!r} is no address", where="url", hint="Give one like http://127.0.0.1:8000")
         for name in ("longest", "connect_s", "silence_s", "soak_s"):
             if getattr(self, name) <= 0:

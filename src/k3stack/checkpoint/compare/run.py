@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import multiprocessing
 import zlib
 from collections import defaultdict
@@ -25,6 +24,7 @@ from k3stack.checkpoint.scan import Depth
 from k3stack.checkpoint.source import FolderSource
 from k3stack.checkpoint.write import json_text
 from k3stack.errors import CheckpointError, UsageError
+from k3stack.files import json_value
 from k3stack.spec.declare import declare, hf_quant_config
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Encoding, Scheme
@@ -168,7 +168,7 @@ def _documents(a: Path, b: Path, spec_b: ModelSpec, sound: bool) -> tuple[bool, 
         return True, [str(error)]
     if made is None:
         return False, []
-    expected = {"config.json": json_text(declare(json.loads((a / "config.json").read_bytes()), spec_b))}
+    expected = {"config.json": json_text(declare(json_value((a / "config.json").read_bytes()), spec_b))}
     if spec_b.scheme is Scheme.NVFP4_MIXED:
         expected["hf_quant_config.json"] = json_text(hf_quant_config(spec_b))
     for name, text in expected.items():

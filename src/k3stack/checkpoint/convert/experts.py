@@ -121,7 +121,7 @@ def _exact_table(shift: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
 
 
 def out_of_range(scale: Bytes, top: int) -> bool:
-    """Whether any block lies too far below `top` to keep its codes."""
+    """Whether any block of E8M0 scales [..] lies too far below the exponent byte `top` to keep its codes."""
     return top - int(scale.min(initial=top)) > WINDOW
 
 

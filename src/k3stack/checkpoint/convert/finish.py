@@ -17,7 +17,7 @@ from k3stack.checkpoint.convert.proof import DigestKind
 from k3stack.checkpoint.convert.shard import ShardResult
 from k3stack.checkpoint.write import write_index, write_json
 from k3stack.errors import CheckpointError
-from k3stack.files import atomic_write
+from k3stack.files import atomic_write, json_value
 from k3stack.spec.declare import declare, hf_quant_config
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
@@ -90,7 +90,7 @@ def finish(
     weight_map = {name: result.shard for result in results for name in result.tensors}
     payload = sum(result.payload_bytes for result in results)
     write_index(target, weight_map, payload)
-    config = json.loads((source / "config.json").read_bytes())
+    config = json_value((source / "config.json").read_bytes())
     write_json(target / "config.json", declare(config, spec))
     if spec.scheme is Scheme.NVFP4_MIXED:
         write_json(target / "hf_quant_config.json", hf_quant_config(spec))
@@ -144,7 +144,7 @@ def read_report(target: Path) -> ConversionReport | None:
     if not path.exists():
         return None
     try:
-        data = json.loads(path.read_bytes())
+        data = json_value(path.read_bytes())
         if report_digest(data) != data["report_sha256"]:
             raise CheckpointError("does not match its own digest", where=path)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

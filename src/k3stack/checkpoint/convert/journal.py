@@ -23,6 +23,7 @@ from k3stack.checkpoint.convert.shard import ShardResult
 from k3stack.checkpoint.header import MAX_HEADER_BYTES
 from k3stack.checkpoint.write import write_json
 from k3stack.errors import CheckpointError
+from k3stack.files import json_value
 from k3stack.spec.schemes import Scheme
 
 __all__ = ["JOURNAL", "Identity", "Journal", "digest_source"]
@@ -125,7 +126,7 @@ class Journal:
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         try:
-            data = json.loads(path.read_bytes())
+            data = json_value(path.read_bytes())
         except ValueError as error:
             raise CheckpointError(
                 "is damaged", where=path, hint="Remove it; its shard is then converted again."

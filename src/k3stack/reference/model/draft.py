@@ -77,14 +77,14 @@ class Drafter(Protocol):
         """Tokens of a proposal."""
 
     def remember(self, captured: Tensor, pieces: Sequence[Piece], memory: Memory) -> None:
-        """Take in what the target computed in a pass."""
+        """Take in what the target computed in a pass: `captured` [T, J hidden] of its `pieces`."""
 
     def propose(self, anchors: Sequence[Anchor], memory: Memory, choose: Choose = ...) -> list[Proposal]:
         """Guess a block for each anchor."""
 
 
 def greedy(logits: Tensor, place: int) -> tuple[Tensor, Tensor]:
-    """The likeliest token, drawn with certainty."""
+    """The likeliest token of logits [B, vocab], drawn with certainty; see `Choose`."""
     tokens = logits.argmax(-1)
     return tokens, F.one_hot(tokens, logits.shape[-1]).to(logits.dtype)
 

@@ -61,11 +61,11 @@ def recurrent(
 
     Args:
         S: the state before them [H, K, V].
-        q: queries [n, H, K]; k, v and g have the same shape, beta [n, H].
-        k: keys.
+        q: queries [n, H, K].
+        k: keys [n, H, K].
         v: values [n, H, V].
-        g: log decays.
-        beta: write strengths.
+        g: log decays [n, H, K].
+        beta: write strengths [n, H].
         states: gets the state after each token.
 
     Returns:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from k3stack.errors import ConfigError, UsageError
+from k3stack.errors import ConfigError, UnavailableError, UsageError
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.draft import Draft
 from k3stack.reference.model.k3 import K3
@@ -47,10 +47,12 @@ def load_model(
         ConfigError: config.json is not one of a K3.
         CheckpointError: the files are broken, or hold other tensors than config.json says.
         UsageError: a dtype that the model cannot compute in.
+        UnavailableError: the device is not there.
     """
     folder = Path(folder)
     if dtype not in (torch.float32, torch.bfloat16, torch.float64):
         raise UsageError(f"cannot compute in {dtype}", where="dtype", hint="Choose float32 or bfloat16.")
+    _require(device)
     spec = ModelSpec.from_config(folder)
     config = read_config(folder / "config.json")
     on_gpu = torch.device(device).type == "cuda"
@@ -63,6 +65,15 @@ def load_model(
         if draft is not None:
             model.draft = _draft(Path(draft), model, device)
     return model
+
+
+def _require(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        what = f"the device {device} is not there ({str(error).splitlines()[0][:200]})"
+        hint = "Give cpu, or a GPU that `k3 hardware` shows, as in cuda or cuda:1."
+        raise UnavailableError(what, where="--device", hint=hint) from None
 
 
 def _draft(folder: Path, model: K3, device: str) -> Draft:

@@ -54,13 +54,13 @@ class Matrix:
 
 
 def build(encoding: Encoding, parts: Mapping[str, Tensor], dtype: torch.dtype, keep_quantised: bool) -> Matrix:
-    """A matrix from its stored tensors, decoded now or at every use."""
+    """A matrix [b, a] or bank [E, b, a] from its stored tensors, decoded now or at every use."""
     matrix = Matrix(encoding, parts, dtype)
     return matrix if keep_quantised and encoding is not Encoding.BF16 else matrix.decoded()
 
 
 def decode(encoding: Encoding, parts: Mapping[str, Tensor]) -> Tensor:
-    """The values of a matrix or bank: float32 where it is quantised, else as stored."""
+    """The values of a matrix [b, a] or bank [E, b, a]: float32 where it is quantised, else as stored."""
     match encoding:
         case Encoding.BF16:
             return parts["weight"]

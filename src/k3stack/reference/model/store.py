@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from k3stack.checkpoint.faults import ShardError
 from k3stack.checkpoint.header import Header, read_header
 from k3stack.checkpoint.source import FolderSource
 from k3stack.errors import CheckpointError
@@ -81,7 +82,10 @@ class Store:
         return (torch.stack(tensors) if family.experts else tensors[0]).to(self.device)
 
     def _header(self, shard: str, size: int) -> Header:
-        return read_header(lambda begin, end: self.source.read(shard, begin, end), size)
+        try:
+            return read_header(lambda begin, end: self.source.read(shard, begin, end), size)
+        except ShardError as error:
+            raise CheckpointError(error.what, where=f"{self.source.name}/{shard}", hint=self._hint) from error
 
     def _located(self) -> dict[str, str]:
         located: dict[str, str] = {}
@@ -112,7 +116,11 @@ class Store:
 
     def _error(self, shard: str | None, name: str, what: str) -> CheckpointError:
         where = f"{self.source.name}/{shard}" if shard else self.source.name
-        return CheckpointError(f"tensor {name} {what}", where=where, hint=f"Try: k3 inspect {self.source.name}")
+        return CheckpointError(f"tensor {name} {what}", where=where, hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        return f"Try: k3 inspect {self.source.name}"
 
     def _read(self, name: str) -> Tensor:
         shard = self.shard_of[name]

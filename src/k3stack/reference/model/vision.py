@@ -17,7 +17,6 @@ A still image has one frame: no time embedding, and the mean over frames is the 
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from k3stack.errors import ConfigError, UsageError
+from k3stack.files import json_value
 from k3stack.reference.model.arithmetic import Arithmetic
 from k3stack.reference.model.functions import rms_norm
 from k3stack.reference.model.store import Store
@@ -61,7 +61,7 @@ class ImageLimits:
         if not path.exists():
             return cls()
         try:
-            data = json.loads(path.read_bytes())
+            data = json_value(path.read_bytes())
         except (OSError, ValueError) as error:
             raise ConfigError(f"is not JSON that can be read ({error})", where=path) from error
         holder = data.get("media_proc_cfg", data) if isinstance(data, dict) else None

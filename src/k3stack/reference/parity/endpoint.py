@@ -7,7 +7,8 @@ from typing import Any
 
 import httpx
 
-from k3stack.errors import InputError, UnavailableError
+from k3stack.errors import InputError, UnavailableError, UsageError
+from k3stack.ports import is_address
 from k3stack.reference.parity.side import Key, Scored
 from k3stack.xtml import Segment
 
@@ -26,9 +27,15 @@ class EndpointSide:
         url: the server's address, with or without /v1.
         model: its model; None asks /v1/models.
         timeout_s: for one request.
+
+    Raises:
+        UsageError: `url` is no address.
+        UnavailableError, InputError: its model is not given, and the server does not answer or lists none.
     """
 
     def __init__(self, url: str, model: str | None = None, timeout_s: float = 300.0) -> None:
+        if not is_address(url):
+            raise UsageError(f"{url!r} is no address", hint="Give one like http://127.0.0.1:8000")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._timeout_s = timeout_s
         self.model = model or self._only_model()
@@ -90,15 +97,19 @@ class EndpointSide:
             answer = httpx.get(f"{self.url}/v1/models", timeout=self._timeout_s)
             return str(answer.raise_for_status().json()["data"][0]["id"])
         except httpx.HTTPError as error:
-            raise UnavailableError(f"does not answer ({type(error).__name__})", where=self.url) from None
+            raise self._silent(error) from None
         except (ValueError, KeyError, IndexError, TypeError):
-            raise InputError("lists no model", where=f"{self.url}/v1/models") from None
+            raise InputError("lists no model", where=f"{self.url}/v1/models", hint="Name one: --model NAME") from None
+
+    def _silent(self, error: httpx.HTTPError) -> UnavailableError:
+        hint = "Is it running, and is this the address of an OpenAI-compatible endpoint?"
+        return UnavailableError(f"does not answer ({error or type(error).__name__})", where=self.url, hint=hint)
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:
         try:
             answer = httpx.post(f"{self.url}{path}", json=body, timeout=self._timeout_s)
         except httpx.HTTPError as error:
-            raise UnavailableError(f"does not answer ({type(error).__name__})", where=self.url) from None
+            raise self._silent(error) from None
         if answer.status_code != 200:
             raise InputError(f"answers {answer.status_code}: {answer.text[:300]}", where=f"{self.url}{path}")
         try:

@@ -8,10 +8,10 @@ import io
 from pathlib import Path
 
 from k3stack.errors import UnavailableError, UsageError
-from k3stack.files import atomic_write
+from k3stack.files import atomic_write, require_place
 from k3stack.reference.parity.compare import ParityReport
 
-__all__ = ["write_page"]
+__all__ = ["require_page", "write_page"]
 
 _STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;color:#1c2733}table{border-collapse:collapse}"
@@ -20,15 +20,25 @@ _STYLE = (
 )
 
 
+def require_page(path: Path) -> None:
+    """Check, before the work, that `write_page` can write there.
+
+    Raises:
+        UsageError: another ending than .html or .png, no such folder, or a folder.
+    """
+    if path.suffix not in (".html", ".png"):
+        raise UsageError("ends in neither .html nor .png", where=path, hint="Name it report.html or report.png.")
+    require_place(path, path)
+
+
 def write_page(report: ParityReport, path: Path) -> None:
     """Write `path`: .html holds tables and the plot in one file, .png the plot alone.
 
     Raises:
-        UsageError: another ending.
+        UsageError: as `require_page`.
         UnavailableError: matplotlib is not installed.
     """
-    if path.suffix not in (".html", ".png"):
-        raise UsageError("ends in neither .html nor .png", where=path)
+    require_page(path)
     picture = _plot(report)
     data = picture if path.suffix == ".png" else _page(report, picture).encode()
     with atomic_write(path) as file:

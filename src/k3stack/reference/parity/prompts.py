@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from k3stack.errors import InputError
+from k3stack.files import json_value
 from k3stack.xtml import Segment, encode
 
 __all__ = ["built_in", "read_prompts"]
@@ -70,14 +70,16 @@ def read_prompts(path: Path) -> dict[str, list[Segment]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read ({type(error).__name__})", where=path) from None
+        what = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        hint = 'Give a text file with one JSON value a line, as in "Hello"'
+        raise InputError(f"cannot be read: {what}", where=path, hint=hint) from None
     prompts: dict[str, list[Segment]] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         where = f"{path}: line {number}"
         try:
-            value = json.loads(line)
+            value = json_value(line)
         except ValueError:
             raise InputError("is not JSON", where=where, hint='Write one JSON value a line, as in "Hello"') from None
         if isinstance(value, str):

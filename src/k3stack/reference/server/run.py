@@ -8,7 +8,6 @@ a new process. Next to a forward pass the time of either does not count.
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -20,9 +19,10 @@ import uvicorn
 
 from k3stack.checkpoint.mark import is_random
 from k3stack.errors import ConfigError, UnavailableError
+from k3stack.files import json_value
 from k3stack.reference.constraint import Grammars
 from k3stack.reference.engine import Engine, EngineOptions
-from k3stack.reference.model import load_model
+from k3stack.reference.model import K3, load_model
 from k3stack.reference.server.app import ReferenceApp
 from k3stack.reference.server.eyes import Eyes
 from k3stack.reference.server.host import Host
@@ -84,7 +84,7 @@ def load_host(
         loading.folder,
         dtype=loading.dtype,
         keep_quantised=loading.keep_quantised,
-        device=_device(loading.device),
+        device=loading.device,
         draft=loading.draft,
         steady=loading.steady,
     )
@@ -92,7 +92,7 @@ def load_host(
     end = end_token(loading.folder)
     if not 0 <= end < tokenizer.size:
         raise ConfigError(f"the end token {end} is not in the vocabulary", where=loading.folder / "config.json")
-    engine = Engine(model, chosen, [end], model.draft)
+    engine = _engine(model, chosen, end)
     served = settings(chosen.context, is_random(loading.folder))
     worker = Worker(engine)
     worker.start()
@@ -100,10 +100,25 @@ def load_host(
     return Host(served, tokenizer, Grammars(tokenizer, end), worker, Metrics(engine, served.model), eyes)
 
 
-def end_token(folder: Path) -> int:
-    """The token that ends an answer, from config.json."""
+def _engine(model: K3, options: EngineOptions, end: int) -> Engine:
     try:
-        config = json.loads((folder / "config.json").read_bytes())
+        return Engine(model, options, [end], model.draft)
+    except (RuntimeError, MemoryError) as error:  # torch's own, and its OutOfMemoryError, are RuntimeErrors
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        what = f"there is not memory for {options.page_count:,} pages of {options.page_tokens:,} tokens"
+        hint = "Give fewer --pages, a shorter --max-context or fewer requests: --max-running."
+        raise UnavailableError(what, where="--pages", hint=hint) from None
+
+
+def end_token(folder: Path) -> int:
+    """The token that ends an answer, from config.json.
+
+    Raises:
+        ConfigError: it names none.
+    """
+    try:
+        config = json_value((folder / "config.json").read_bytes())
         found = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
         return int(found[0] if isinstance(found, list) else found)
     except (OSError, ValueError, TypeError, IndexError):
@@ -127,7 +142,7 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        hint = "Choose another with --port"
+        hint = "Choose another with --port, or an address of this machine with --host."
         raise UnavailableError(f"cannot listen: {error.strerror}", where=f"{host}:{port}", hint=hint) from None
     return listener
 
@@ -163,12 +178,3 @@ class _Server(uvicorn.Server):
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
-
-
-def _device(name: str) -> str:
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0][:200]
-        raise UnavailableError(f"the device {name} is not there ({first})", where="--device") from None
-    return name

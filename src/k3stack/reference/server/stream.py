@@ -35,7 +35,11 @@ class Stream:
 
     @asynccontextmanager
     async def over(self, news: AsyncIterator[Any]) -> AsyncGenerator[AsyncIterator[Any]]:
-        """Stream news to their end. A failure behind the first event becomes an event, as the status is out."""
+        """Stream news to their end. A failure behind the first event becomes an event, as the status is out.
+
+        Raises:
+            EngineFailedError: before the first event.
+        """
         try:
             yield news
         except EngineFailedError as error:
