@@ -47,10 +47,10 @@ LAYOUTS = [
 FEATURES = [(), (Feature.DSPARK,), (Feature.TEXT_ONLY,), (Feature.HICACHE,), (Feature.DSPARK, Feature.HICACHE)]
 
 
-def offered(engine: str, version: str, hardware: str) -> list[Role]:
+def offered(engine: str, version: str, hardware: str, layouts: list[Layout] = LAYOUTS) -> list[Role]:
     """Every different command that we write for this GPU and release; the first rank's."""
     found: dict[tuple[str, ...], Role] = {}
-    for layout in LAYOUTS:
+    for layout in layouts:
         for scheme in Scheme:
             for features in FEATURES:
                 for kv in KvDtype:
@@ -98,7 +98,7 @@ def assert_kernels(role: Role, found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("version", [one for one in versions("vllm") if one != "0.33.0"])
 def test_older_releases_of_vllm_take_what_we_offer(folders: Folders, version: str) -> None:
-    roles = offered("vllm", version, "rtx-pro-6000")
+    roles = offered("vllm", version, "rtx-pro-6000", [Layout(tp=8, pp=3), Layout(tp=32), Layout(tp=32, ep=True)])
     asked = [(engine_words(role, 0), engine_variables(role, 0)) for role in roles]
     answers = by_vllm(folders, "rtx-pro-6000", asked, version)
     assert_taken(roles, answers)
@@ -189,7 +189,7 @@ def test_sglangs_nvfp4_experts_need_a_kernel_for_data_centre_blackwell() -> None
     assert ran.returncode == 0, ran.stderr[-3000:]
     answer = json.loads(ran.stdout.splitlines()[-1])
     taken = {name for name, yes in answer["runners"].items() if yes}
-    assert taken == {"flashinfer_trtllm", "flashinfer_megamoe"}, answer
+    assert taken == {"flashinfer_trtllm", "experimental_sgl_trtllm", "flashinfer_megamoe"}, answer
     assert all(name.startswith("Sm10") for name in answer["binaries"]), answer
     for hardware in HARDWARE:
         choice = Choice("sglang", "0.5.23", gpu(hardware), Scheme.NVFP4_MIXED, Layout(tp=32, ep=True))

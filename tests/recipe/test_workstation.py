@@ -142,6 +142,16 @@ def test_kernels_of_other_gpus_are_found_in_a_copied_command(words: str, rule: s
     assert rule not in {broken.rule.id for broken in broken_rules("vllm", on_blackwell, values, {})}
 
 
+def test_a_draft_with_spread_experts_is_refused_where_vllm_stops() -> None:
+    """Found with these GPUs, true of all: 0.30.0 alone checks the draft for experts."""
+    drafted = {"features": (Feature.DSPARK,)}
+    for hardware in ("rtx-pro-6000", "b200"):
+        for version in ("0.29.0", "0.30.0", "0.31.0"):
+            said = against(choice("vllm", hardware, version=version, **drafted))
+            assert ("vllm-dspark-experts" in said) is (version == "0.30.0")
+        assert not against(choice("vllm", hardware, version="0.30.0", layout=Layout(tp=32), **drafted))
+
+
 def test_mi300_is_refused_for_what_its_kernels_cannot_do() -> None:
     made = Choice("vllm", "0.33.0", gpu("mi325x"), Scheme.MXFP4, Layout(tp=8), Workload(kv_dtype=KvDtype.BF16))
     said = {refusal.reason.rule: refusal.reason.why for refusal in refused(made)}
