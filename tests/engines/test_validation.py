@@ -26,10 +26,15 @@ VERSION = "0.5.23"
 
 @pytest.fixture(scope="module")
 def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[Scheme, Path]:
+    return config_folders(tmp_path_factory.mktemp("k3"))
+
+
+def config_folders(home: Path) -> dict[Scheme, Path]:
     """Folders with config.json of K3 in each scheme, for an engine that only wants to look at it."""
     found = {}
     for scheme in (Scheme.MXFP4, Scheme.NVFP4_MIXED):
-        folder = tmp_path_factory.mktemp(scheme.value)
+        folder = home / scheme.value
+        folder.mkdir()
         config = declare(kimi_k3_config(), kimi_k3().with_scheme(scheme))
         config.pop("auto_map", None)
         (folder / "config.json").write_text(json.dumps(config))
@@ -64,6 +69,15 @@ def case(role: Role, capability: int, folder: Path, draft: Path) -> dict[str, ob
 
 
 def test_commands_of_every_rule_pass_sglangs_validation(configs: dict[Scheme, Path]) -> None:
+    answers = validated(configs)
+    assert len(answers) >= 60
+    bad = {answer["error"]: words for words, answer in answers if answer["error"]}
+    print(f"{len(answers)} commands, {len(bad)} refused")
+    assert not bad, bad
+
+
+def validated(configs: dict[Scheme, Path]) -> list[tuple[object, dict[str, Any]]]:
+    """The words of every command of the sample, and SGLang's answer."""
     cases = []
     for made in sample("sglang", VERSION):
         architecture = sm(made.gpu)
@@ -72,11 +86,7 @@ def test_commands_of_every_rule_pass_sglangs_validation(configs: dict[Scheme, Pa
         cases += [
             case(role, architecture, folder, configs[Scheme.MXFP4]) for role in made.roles if role.name != "router"
         ]
-    assert len(cases) >= 60
-    answers = resolved(cases)
-    bad = {answer["error"]: one["words"] for one, answer in zip(cases, answers, strict=True) if answer["error"]}
-    print(f"{len(cases)} commands, {len(bad)} refused")
-    assert not bad, bad
+    return [(one["words"], answer) for one, answer in zip(cases, resolved(cases), strict=True)]
 
 
 BASE = "--trust-remote-code --tp-size 8 --max-running-requests 32"

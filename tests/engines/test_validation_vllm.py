@@ -119,6 +119,10 @@ def resolved(
 
 @pytest.fixture(scope="module")
 def answered(folders: Folders) -> list[tuple[Case, dict[str, Any]]]:
+    return validated(folders)
+
+
+def validated(folders: Folders) -> list[tuple[Case, dict[str, Any]]]:
     """Every command of the sample, each rank that differs, with vLLM's answer."""
     cases = [
         Case(made, role, rank)
@@ -206,6 +210,8 @@ WRONG: list[tuple[str, str, str, dict[str, str]]] = [
         {},
     ),
     ("b300", "vllm-check-nvfp4-cache", f"{BASE} --kv-cache-dtype nvfp4", {}),
+    ("b300", "vllm-check-packed-cache", f"{BASE} --kv-cache-dtype fp8_ds_mla", {}),
+    ("h200", "vllm-check-packed-cache", f"{BASE} --kv-cache-dtype fp8_ds_mla", {}),
     ("b300", "vllm-check-allocator", f"{BASE} {NIXL}", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     ("b300", "vllm-check-dbo", f"{BASE} --enable-dbo", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend triton", {}),

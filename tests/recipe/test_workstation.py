@@ -36,7 +36,7 @@ PAIR = {"serving": Serving.DISAGGREGATED, "prefill": WIDE}
 
 REFUSED = [
     ("vllm", {"workload": FP8}, "vllm-fp8-cache-workstation"),
-    ("vllm", {"workload": Workload(kv_dtype=KvDtype.FP8_DS_MLA)}, "vllm-fp8-cache-workstation"),
+    ("vllm", {"workload": Workload(kv_dtype=KvDtype.FP8_DS_MLA)}, "vllm-packed-cache"),
     ("vllm", {"layout": Layout(tp=32, dcp=8)}, "vllm-dcp-blackwell"),
     ("vllm", {"layout": Layout(tp=8, dp=4)}, "vllm-spread-workstation"),
     ("vllm", {"layout": Layout(tp=4, dp=8, ep=True)}, "vllm-spread-workstation"),

@@ -19,7 +19,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from k3stack.errors import InputError, UsageError
+from k3stack.errors import InputError, UnavailableError, UsageError, next_step
 from k3stack.files import sync_folder, write_text
 from k3stack.panel.about import about
 from k3stack.panel.files import LANGUAGES, POLICY, SCRIPTS, call, page, strings
@@ -77,7 +77,8 @@ def export(
         all_releases: every release instead of the newest.
 
     Raises:
-        InputError: the folder holds something else, or cannot be written.
+        InputError: the folder holds something else.
+        UnavailableError: it cannot be written.
         UsageError: none of the GPUs can be chosen.
     """
     told = report or (lambda done, total, what: None)
@@ -115,7 +116,7 @@ def _prepare(folder: Path) -> None:
         if not foreign:
             (folder / _PART).mkdir(exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", where=folder) from error
+        raise UnavailableError(f"cannot be written: {error.strerror}", where=folder, hint=next_step(error)) from error
     if foreign:
         raise InputError(f"holds other files: {foreign[0]}", where=folder, hint="Give an empty or a new folder.")
 
