@@ -35,7 +35,8 @@ def death_s(folder: Path, number: int) -> float:
     try:
         followed = follow(launched)
         told = time.time()
-        assert followed.diagnosis and followed.diagnosis.likely and followed.diagnosis.likely.id == "host-oom"
+        assert followed.diagnosis and followed.diagnosis.likely, followed
+        assert followed.diagnosis.likely.id in ("killed", "host-oom"), followed.diagnosis.likely.id
     finally:
         launched.end()
     return told - float(json.loads((folder / ENDED).read_text())["at"])
