@@ -30,9 +30,6 @@ from k3stack.recipe.choice import LONG, Choice
 from k3stack.recipe.deployment import Deployment
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.render import Form
-from k3stack.spec.model import ModelSpec
-from k3stack.spec.published import kimi_k3
-from k3stack.spec.schemes import Scheme
 from k3stack.values import dump
 
 __all__ = ["Shard", "name_of", "shard"]
@@ -80,7 +77,6 @@ class _Shard:
         self.pool = Pool()
         self._held = held
         self._grids: dict[Any, tuple[int, frozenset[tuple[bool, bool]]]] = {}
-        self._specs: dict[Scheme, ModelSpec] = {}
         self._reserves: dict[tuple[str, str], Reserves | None] = {}
         self._texts_of: dict[str, int] = {}
 
@@ -142,12 +138,10 @@ class _Shard:
         return self.pool.add(pooled(compact(cells), self.pool.add)), frozenset(variants)
 
     def _fit(self, choice: Choice) -> Fit:
-        if choice.scheme not in self._specs:
-            self._specs[choice.scheme] = kimi_k3().with_scheme(choice.scheme)
         site = choice.engine, choice.gpu.id
         if site not in self._reserves:
             self._reserves[site] = saved(*site)
-        return fit(choice, self._specs[choice.scheme], self._reserves[site])
+        return fit(choice, reserves=self._reserves[site])
 
     # --- texts
 

@@ -98,7 +98,7 @@ def left_bytes(job: Job) -> int:
     fixed = _fixed(job)
     if job.release.engine == "vllm":
         return min(_vllm_left(job, _blocks(job, fixed.found), fixed.free))
-    return min(_sglang_split(job, fixed)[2])
+    return min(_sglang_split(job, fixed.found, fixed.free)[2])
 
 
 def _fixed(job: Job) -> _Fixed:
@@ -224,11 +224,11 @@ def _vllm_capacity(job: Job, blocks: VllmBlocks, count: int, requests: int, free
     )
 
 
-def _sglang_split(job: Job, fixed: _Fixed) -> tuple[list[SglangPools], float, list[int]]:
+def _sglang_split(job: Job, found: tuple[Stage, ...], free: list[int]) -> tuple[list[SglangPools], float, list[int]]:
     """Each stage's pools, the ratio between them, and bytes left in the tighter one."""
-    work, layout, free = job.workload, job.layout, fixed.free
+    work, layout = job.workload, job.layout
     requests = work.per_replica(layout)
-    pools = [sglang_pools(job.spec, layout, work, fixed.found, stage) for stage in fixed.found]
+    pools = [sglang_pools(job.spec, layout, work, found, stage) for stage in found]
     ratio = max(
         _ratio(work.state_ratio, pool.states_for(requests), size) for pool, size in zip(pools, free, strict=True)
     )
@@ -236,12 +236,13 @@ def _sglang_split(job: Job, fixed: _Fixed) -> tuple[list[SglangPools], float, li
 
 
 def _sglang(job: Job, fixed: _Fixed) -> Assessment:
-    pools, ratio, left = _sglang_split(job, fixed)
+    free = fixed.free
+    pools, ratio, left = _sglang_split(job, fixed.found, free)
     worst = left.index(min(left))
     return Assessment(
         Ledger((*fixed.lines(worst), *_sglang_lines(job, pools[worst])), worst),
         left[worst],
-        _sglang_capacity(job, pools, fixed.free, worst, ratio),
+        _sglang_capacity(job, pools, free, worst, ratio),
         _sglang_notes(job),
     )
 

@@ -92,7 +92,7 @@ def fit(choice: Choice, spec: ModelSpec | None = None, reserves: Reserves | None
     Raises:
         NotKnownError: the choice is not allowed; the reason is `unchecked`'s.
     """
-    model = spec or kimi_k3().with_scheme(choice.scheme)
+    model = spec or kimi_k3(choice.scheme)
     found = _split(_ask(choice, model, reserves), model, reserves)
     return found if found.yes or not changes else _explained(found, reserves)
 

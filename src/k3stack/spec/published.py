@@ -50,9 +50,10 @@ def kimi_k3_config() -> dict[str, Any]:
     return declare(config, ModelSpec.from_config(config).with_scheme(Scheme.MXFP4))
 
 
-def kimi_k3() -> ModelSpec:
-    """The spec of Kimi-K3 as published."""
-    return ModelSpec.from_config(kimi_k3_config())
+@lru_cache
+def kimi_k3(scheme: Scheme = Scheme.MXFP4) -> ModelSpec:
+    """The spec of Kimi-K3 as published, or stored another way; the same object every time, so that caches know it."""
+    return ModelSpec.from_config(kimi_k3_config()).with_scheme(scheme)
 
 
 def smaller_than_published(spec: ModelSpec) -> bool:
