@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -29,6 +29,14 @@ CARD_VERSION = "0.1.dev19262"
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 _COMPARISON = re.compile(r"(<=|>=|==|<|>)\s*(\d+)")
+
+
+class Kind(Enum):
+    """What rules are for."""
+
+    SHAPES = "shapes"
+    REFUSES = "refuses"
+    CHECKS = "checks"
 
 
 class Rule(BaseModel):
@@ -79,11 +87,40 @@ class Rule(BaseModel):
         """Whether it speaks about a finished command."""
         return bool(self.flags or self.needs)
 
+    @cached_property
+    def kind(self) -> Kind:
+        """What it is for."""
+        if self.is_check:
+            return Kind.CHECKS
+        return Kind.REFUSES if self.refuse else Kind.SHAPES
+
     def applies(self, facts: Mapping[str, Any]) -> bool:
         """Whether it speaks about this selection. A condition on something that is not known does not hold."""
-        if not all(holds(key, wanted, facts) for key, wanted in self.when.items()):
+        if not all(ask(facts.get(name)) for name, ask in self._when):
             return False
-        return not self.unless or not all(holds(key, wanted, facts) for key, wanted in self.unless.items())
+        return not self._unless or not all(ask(facts.get(name)) for name, ask in self._unless)
+
+    @cached_property
+    def _when(self) -> tuple[_Condition, ...]:
+        return tuple(_condition(*one) for one in self.when.items())
+
+    @cached_property
+    def _unless(self) -> tuple[_Condition, ...]:
+        return tuple(_condition(*one) for one in self.unless.items())
+
+
+_Condition = tuple[str, Callable[[Any], bool]]
+"""The fact that a condition is about, and what it says of the fact's value."""
+
+
+def _condition(key: str, wanted: Any) -> _Condition:
+    name = {"without": "feature", "versions": "version"}.get(key, key)
+
+    @lru_cache(maxsize=256)  # facts take few values, and rules are asked about them hundreds of times
+    def ask(value: Any) -> bool:
+        return holds(key, wanted, {} if value is None else {name: value})
+
+    return name, ask
 
 
 def holds(key: str, wanted: Any, facts: Mapping[str, Any]) -> bool:
@@ -143,61 +180,20 @@ def rules(engine: str) -> tuple[Rule, ...]:
 
 def applying(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that shape a command for these facts, in file order."""
-    return _about(engine, _Kind.SHAPES, frozenset(facts.items()))
+    return _about(engine, Kind.SHAPES, frozenset(facts.items()))
 
 
 def refusals(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that do not allow this selection."""
-    return _about(engine, _Kind.REFUSES, frozenset(facts.items()))
+    return _about(engine, Kind.REFUSES, frozenset(facts.items()))
 
 
 def checks(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The checks of a finished command that concern these facts."""
-    return _about(engine, _Kind.CHECKS, frozenset(facts.items()))
-
-
-class _Kind(Enum):
-    SHAPES = "shapes"
-    REFUSES = "refuses"
-    CHECKS = "checks"
+    return _about(engine, Kind.CHECKS, frozenset(facts.items()))
 
 
 @lru_cache(maxsize=16_384)  # planner and page ask about the same facts hundreds of times
-def _about(engine: str, kind: _Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
+def _about(engine: str, kind: Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
     known = dict(facts)
-    return tuple(
-        rule
-        for rule, when, unless in _conditions(engine, kind)
-        if all(ask(known.get(name)) for name, ask in when)
-        and not (unless and all(ask(known.get(name)) for name, ask in unless))
-    )
-
-
-_Condition = tuple[str, Callable[[Any], bool]]
-"""The fact that a condition is about, and what it says of the fact's value."""
-
-
-@lru_cache
-def _conditions(engine: str, kind: _Kind) -> tuple[tuple[Rule, tuple[_Condition, ...], tuple[_Condition, ...]], ...]:
-    """The rules of a kind with `when` and `unless` as `Rule.applies` reads them, ready to be asked often."""
-    return tuple(
-        (rule, tuple(_asked(*one) for one in rule.when.items()), tuple(_asked(*one) for one in rule.unless.items()))
-        for rule in rules(engine)
-        if _kind(rule) is kind
-    )
-
-
-def _asked(key: str, wanted: Any) -> _Condition:
-    name = {"without": "feature", "versions": "version"}.get(key, key)
-
-    @lru_cache(maxsize=256)  # facts take few values
-    def ask(value: Any) -> bool:
-        return holds(key, wanted, {} if value is None else {name: value})
-
-    return name, ask
-
-
-def _kind(rule: Rule) -> _Kind:
-    if rule.is_check:
-        return _Kind.CHECKS
-    return _Kind.REFUSES if rule.refuse else _Kind.SHAPES
+    return tuple(rule for rule in rules(engine) if rule.kind is kind and rule.applies(known))
