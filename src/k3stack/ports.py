@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from k3stack.errors import UnavailableError
 
-__all__ = ["free_port", "holder_of", "is_address", "listeners", "require_free", "try_to_listen"]
+__all__ = ["free_port", "holder_of", "is_address", "listeners", "require_free", "title_of", "try_to_listen"]
 
 _LISTEN = "0A"
 
@@ -72,14 +72,16 @@ def listeners(port: int) -> frozenset[int]:
 
 def holder_of(port: int) -> str:
     """Who listens on a port, in words; empty when /proc does not show it."""
-    names = []
-    for pid in sorted(listeners(port)):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        names.append(f"{' '.join(words).strip()[:80]} (pid {pid})")
-    return ", ".join(names)
+    titles = ((title_of(pid), pid) for pid in sorted(listeners(port)))
+    return ", ".join(f"{title[:80]} (pid {pid})" for title, pid in titles if title is not None)
+
+
+def title_of(pid: int) -> str | None:
+    """What a process calls itself, or its command; None when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def _listening_inodes(port: int) -> Iterator[str]:

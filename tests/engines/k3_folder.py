@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from k3stack.checkpoint.vocabulary import PICTURES
 from k3stack.spec.declare import declare
 from k3stack.spec.published import kimi_k3, kimi_k3_config
 from k3stack.spec.schemes import Scheme
@@ -26,24 +27,13 @@ def k3_folder(folder: Path, scheme: Scheme) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     config = declare(kimi_k3_config(), kimi_k3().with_scheme(scheme))
     config.pop("auto_map", None)
-    pictures = {
-        "image_processor_type": "KimiK25FusedVisionProcessor",
-        "media_proc_cfg": {
-            "patch_size": 14,
-            "merge_kernel_size": 2,
-            "in_patch_limit": 65_536,
-            "patch_limit_on_one_side": 512,
-            "fixed_output_tokens": None,
-            "in_patch_limit_each_frame": 16_384,
-            "in_patch_limit_video": 655_360,
-            "max_num_frames_each_video": None,
-            "sample_fps": 8.0,
-            "temporal_merge_kernel_size": 4,
-            "timestamp_mode": "hh:mm:ss.fff",
-            "image_mean": [0.5, 0.5, 0.5],
-            "image_std": [0.5, 0.5, 0.5],
-        },
+    limits = {
+        "in_patch_limit": 65_536,
+        "patch_limit_on_one_side": 512,
+        "in_patch_limit_each_frame": 16_384,
+        "in_patch_limit_video": 655_360,
     }
+    pictures = {**PICTURES, "media_proc_cfg": {**PICTURES["media_proc_cfg"], **limits}}
     _write(folder / "config.json", config)
     _write(folder / "preprocessor_config.json", pictures)
     _write(folder / "tokenizer.json", _tokenizer())

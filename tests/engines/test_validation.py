@@ -1,7 +1,6 @@
 """Our SGLang commands through SGLang's own validation for K3, and its refusals against our rules."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from k3stack.spec.declare import declare
 from k3stack.spec.published import kimi_k3, kimi_k3_config
 from k3stack.spec.schemes import Scheme
 from tests.engines.test_commands import sample
-from tests.engines.venvs import engine_python
+from tests.engines.venvs import answer_of
 
 pytestmark = pytest.mark.engines
 
@@ -44,13 +43,7 @@ def config_folders(home: Path) -> dict[Scheme, Path]:
 
 def resolved(cases: list[dict[str, object]]) -> list[dict[str, Any]]:
     """What SGLang says about commands: the error, or the kernels it settled on."""
-    python = engine_python("sglang", VERSION)
-    script = Path(__file__).with_name("resolve_sglang.py")
-    ran = subprocess.run(
-        [str(python), str(script)], input=json.dumps(cases), capture_output=True, text=True, check=False, timeout=900
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    answers: list[dict[str, Any]] = json.loads(ran.stdout)
+    answers: list[dict[str, Any]] = answer_of("sglang", VERSION, "resolve_sglang.py", cases, timeout_s=900)
     return answers
 
 

@@ -1,8 +1,5 @@
 """Our vLLM commands through all of vLLM's validation for K3 that needs no GPU, and its refusals against our rules."""
 
-import json
-import os
-import subprocess
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +17,7 @@ from k3stack.spec.schemes import Scheme
 from tests.engines.k3_folder import draft_folder, k3_folder
 from tests.engines.stub_driver import stub_driver
 from tests.engines.test_commands import sample
-from tests.engines.venvs import engine_python
+from tests.engines.venvs import answer_of
 
 pytestmark = pytest.mark.engines
 
@@ -97,23 +94,11 @@ def resolved(
         for words, variables in asked
     ]
     environment = {
-        **os.environ,
         "LD_LIBRARY_PATH": str(folders.driver),
         "CUDA_VISIBLE_DEVICES": "",  # vLLM then takes Triton for usable although no driver is active yet
         "HF_HUB_OFFLINE": "1",
     }
-    script = Path(__file__).with_name("resolve_vllm.py")
-    ran = subprocess.run(
-        [str(engine_python("vllm", version)), str(script)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1_500,
-        env=environment,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    answers: list[dict[str, Any]] = json.loads(ran.stdout)
+    answers: list[dict[str, Any]] = answer_of("vllm", version, "resolve_vllm.py", cases, 1_500, environment)
     return answers
 
 

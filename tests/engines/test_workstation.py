@@ -5,7 +5,6 @@ take, and what we refuse for a reason in their code must be what they cannot do.
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.engines.test_validation import case, configs, sm
 from tests.engines.test_validation import resolved as by_sglang
 from tests.engines.test_validation_vllm import Folders, folders
 from tests.engines.test_validation_vllm import resolved as by_vllm
-from tests.engines.venvs import engine_python
+from tests.engines.venvs import answer_of, engine_python
 
 pytestmark = pytest.mark.engines
 
@@ -112,18 +111,9 @@ def test_an_fp8_cache_does_not_go_into_these_gpus(folders: Folders, version: str
     asked = [
         {"architecture": sm(hardware), "cache": cache} for hardware in HARDWARE for cache in (KvDtype.BF16, KvDtype.FP8)
     ]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folders.driver), "CUDA_VISIBLE_DEVICES": ""}
-    ran = subprocess.run(
-        [str(engine_python("vllm", version)), str(Path(__file__).with_name("triton_mla_memory.py"))],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env=environment,
-    )
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    for one, needed in zip(asked, json.loads(ran.stdout), strict=True):
+    environment = {"LD_LIBRARY_PATH": str(folders.driver), "CUDA_VISIBLE_DEVICES": ""}
+    found = answer_of("vllm", version, "triton_mla_memory.py", asked, 600, environment)
+    for one, needed in zip(asked, found, strict=True):
         assert (needed > SHARED_MEMORY_BYTES) is (one["cache"] is KvDtype.FP8), (one, needed)
     for hardware in HARDWARE:
         work = Workload(kv_dtype=KvDtype.FP8)

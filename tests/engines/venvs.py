@@ -7,13 +7,16 @@ are told apart by engine and release: `.engines/vllm-0.33.0`. Removing the folde
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["EXTRA", "engine_python"]
+__all__ = ["EXTRA", "answer_of", "engine_python"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +49,27 @@ def engine_python(engine: str, release: str) -> Path:
             wanted = [f"{engine}=={release}", *EXTRA.get((engine, release), [])]
             subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *wanted], check=True)
     return python
+
+
+def answer_of(
+    engine: str, release: str, script: str, given: Any, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Any:
+    """What a script beside this file answers in the environment of an engine: JSON in on stdin, JSON out on stdout.
+
+    Args:
+        environment: variables over those of this process.
+    """
+    ran = subprocess.run(
+        [str(engine_python(engine, release)), str(Path(__file__).with_name(script))],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env={**os.environ, **(environment or {})},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout)
 
 
 def _installed(python: Path, engine: str) -> str | None:

@@ -296,31 +296,26 @@ def test_a_reader_of_chinese_sees_no_english(browser: Any, served: str, clicks: 
     tab.close()
 
 
-ALL_WORDS = """() => {
+TEXTS = """
   const found = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
-    const node = walk.currentNode;
-    const text = node.textContent.trim();
-    if (text && !node.parentElement.closest('code, pre, noscript, textarea, .foot')) found.push(text);
-  }
-  for (const node of document.querySelectorAll("[aria-label], [title]")) {
+    const text = walk.currentNode.textContent.trim();
+    if (text && !walk.currentNode.parentElement.closest(hidden)) found.push(text);
+  }"""
+
+ALL_WORDS = f"""() => {{
+  const hidden = 'code, pre, noscript, textarea, .foot';{TEXTS}
+  for (const node of document.querySelectorAll("[aria-label], [title]")) {{
     found.push(node.getAttribute("aria-label") || node.title);
-  }
+  }}
   return found;
-}"""
+}}"""
 
-
-OWN_WORDS = """() => {
-  const found = [];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const node = walk.currentNode;
-    const text = node.textContent.trim();
-    if (text && !node.parentElement.closest('[translate="no"], noscript, .figure')) found.push(text);
-  }
+OWN_WORDS = f"""() => {{
+  const hidden = '[translate="no"], noscript, .figure';{TEXTS}
   return found;
-}"""
+}}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

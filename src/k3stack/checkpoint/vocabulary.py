@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from k3stack.checkpoint.write import write_json
 from k3stack.files import write_text
 
-__all__ = ["SPECIAL_NAMES", "chat_template", "write_byte_vocabulary", "write_chat_files"]
+__all__ = ["PICTURES", "SPECIAL_NAMES", "chat_template", "write_byte_vocabulary", "write_chat_files"]
 
 SPECIAL_NAMES: dict[int, str] = {
     0: "[BOS]",
@@ -41,7 +42,7 @@ def write_byte_vocabulary(folder: Path, context: int) -> None:
     write_json(folder / "tokenizer_config.json", {"added_tokens_decoder": tokens, "model_max_length": context})
 
 
-_PICTURES = {
+PICTURES: dict[str, Any] = {
     "image_processor_type": "KimiK25FusedVisionProcessor",
     "media_proc_cfg": {
         "patch_size": 14,
@@ -70,4 +71,4 @@ def chat_template() -> str:
 def write_chat_files(folder: Path) -> None:
     """Write `chat_template.jinja` and `preprocessor_config.json`: engines want them, the reference does not."""
     write_text(folder / "chat_template.jinja", chat_template())
-    write_json(folder / "preprocessor_config.json", _PICTURES)
+    write_json(folder / "preprocessor_config.json", PICTURES)

@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, field
 
 from k3stack.launch.launcher import Launched
-from k3stack.launch.process import Identity, alive, identity_of, title_of
+from k3stack.launch.process import Identity, alive, identity_of
+from k3stack.ports import title_of
 
 __all__ = ["Lost", "Parts"]
 
@@ -56,6 +57,6 @@ class Parts:
         if now - self._looked >= _LOOK_S:
             self._looked = now
             for pid in self.launched.processes():
-                who, title = identity_of(pid), title_of(pid)
-                if who is not None and _VITAL.match(title):
-                    self._known[who] = title.split()[0]
+                who, said = identity_of(pid), title_of(pid)
+                if who is not None and said is not None and _VITAL.match(said):
+                    self._known[who] = said.split()[0]

@@ -27,7 +27,6 @@ __all__ = [
     "kill_all",
     "oom_kills",
     "states_of",
-    "title_of",
 ]
 
 MARK = "K3STACK_RUN"
@@ -128,14 +127,6 @@ def states_of(pids: Iterable[int]) -> dict[int, str]:
     """The state letters of processes: R, S, D, T (stopped), Z (dead, not collected)."""
     stats = ((pid, _stat(pid)) for pid in pids)
     return {pid: fields[0] for pid, fields in stats if fields is not None}
-
-
-def title_of(pid: int) -> str:
-    """What a process calls itself, or its command; empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def oom_kills() -> int | None:

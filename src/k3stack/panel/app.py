@@ -15,8 +15,9 @@ import asyncio
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from enum import StrEnum
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from k3stack.errors import K3Error, UsageError
@@ -50,6 +51,9 @@ _HEADERS = (
     ("cache-control", "no-cache"),
 )
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+W = TypeVar("W", bound=StrEnum)
 
 
 class RefusedError(Exception):
@@ -121,7 +125,7 @@ class PanelApp:
 
     def _asked(self, query: str) -> Any:
         pairs = parse_qsl(query, keep_blank_values=True)
-        form = _form(dict(pairs).get("form", Form.DOCKER.value))
+        form = _word(Form, dict(pairs).get("form", Form.DOCKER.value), "form")
         words = "&".join(part for part in query.split("&") if part and not part.startswith("form="))
         return answer(from_query(words) if words else self._begin, form)
 
@@ -133,7 +137,7 @@ class PanelApp:
         except UnicodeDecodeError:
             raise RefusedError(HTTPStatus.BAD_REQUEST, "the command is not UTF-8 text") from None
         kind = gpu(asked["hardware"]) if "hardware" in asked else None
-        parsers = _parsers(asked.get("parsers", Parsers.KIMI_K3.value))
+        parsers = _word(Parsers, asked.get("parsers", Parsers.KIMI_K3.value), "parsers")
         return dump(await asyncio.to_thread(diagnosis, text, kind, parsers))
 
 
@@ -155,19 +159,11 @@ def _is_address(host: str) -> bool:
     return True
 
 
-def _form(name: str) -> Form:
+def _word(kind: type[W], name: str, where: str) -> W:
     try:
-        return Form(name)
+        return kind(name)
     except ValueError:
-        raise UsageError(f"cannot be {name[:40]!r}", where="form", hint=f"Known: {', '.join(Form)}.") from None
-
-
-def _parsers(name: str) -> Parsers:
-    try:
-        return Parsers(name)
-    except ValueError:
-        known = ", ".join(Parsers)
-        raise UsageError(f"cannot be {name[:40]!r}", where="parsers", hint=f"Known: {known}.") from None
+        raise UsageError(f"cannot be {name[:40]!r}", where=where, hint=f"Known: {', '.join(kind)}.") from None
 
 
 def _only(method: str, *allowed: str) -> None:

@@ -14,57 +14,48 @@ _SAMPLING = """\
 # reasoning_effort: low, high or max (the standard)."""
 
 
+_RAW = ',\n       "skip_special_tokens": false, "spaces_between_special_tokens": false'
+
+
 def client_snippets(deployment: Deployment) -> str:
     """Python (openai SDK), a picture, and curl, for this endpoint on its own machine."""
     name = str(deployment.roles[0].command.flag("served-model-name"))
     url = f"http://127.0.0.1:{deployment.endpoint.port}/v1"
     text_only = deployment.roles[0].command.flag("language-model-only") is True
     if not any(role.command.flag("reasoning-parser") for role in deployment.roles):
-        return "\n".join([_SAMPLING, _raw_python(url, name), _raw_curl(url, name)])
+        return "\n".join([_SAMPLING, _raw_python(url, name), _curl(url, name, _RAW)])
     return "\n".join([_SAMPLING, _python(url, name), *([] if text_only else [_picture(name)]), _curl(url, name)])
+
+
+def _python(url: str, name: str) -> str:
+    return f"""
+# Python: pip install openai
+from openai import OpenAI
+{_asked(url, name)}
+print(answer.choices[0].message.content)"""
 
 
 def _raw_python(url: str, name: str) -> str:
     """For a server without parsers: the control tokens are asked for, and the text is taken apart here."""
-    return f'''
+    more = '    extra_body={"skip_special_tokens": False, "spaces_between_special_tokens": False},\n'
+    return f"""
 # Python: pip install openai k3stack
 from k3stack.xtml import parse
 from openai import OpenAI
-
-client = OpenAI(base_url="{url}", api_key="none", timeout={CLIENT_TIMEOUT_SECONDS})
-answer = client.chat.completions.create(
-    model="{name}",
-    messages=[{{"role": "user", "content": "What is 17 times 23?"}}],
-    temperature=1.0,
-    top_p=0.95,
-    extra_body={{"skip_special_tokens": False, "spaces_between_special_tokens": False}},
-)
+{_asked(url, name, more)}
 message = parse(answer.choices[0].message.content, "think")
-print(message.content)'''
+print(message.content)"""
 
 
-def _raw_curl(url: str, name: str) -> str:
-    return f"""
-# curl
-curl --max-time {CLIENT_TIMEOUT_SECONDS} {url}/chat/completions \\
-  -H 'Content-Type: application/json' \\
-  -d '{{"model": "{name}", "temperature": 1.0, "top_p": 0.95, "messages": [{{"role": "user", "content": "Hello"}}],
-       "skip_special_tokens": false, "spaces_between_special_tokens": false}}'"""
-
-
-def _python(url: str, name: str) -> str:
+def _asked(url: str, name: str, more: str = "") -> str:
     return f'''
-# Python: pip install openai
-from openai import OpenAI
-
 client = OpenAI(base_url="{url}", api_key="none", timeout={CLIENT_TIMEOUT_SECONDS})
 answer = client.chat.completions.create(
     model="{name}",
     messages=[{{"role": "user", "content": "What is 17 times 23?"}}],
     temperature=1.0,
     top_p=0.95,
-)
-print(answer.choices[0].message.content)'''
+{more})'''
 
 
 def _picture(name: str) -> str:
@@ -82,9 +73,10 @@ answer = client.chat.completions.create(
 print(answer.choices[0].message.content)'''
 
 
-def _curl(url: str, name: str) -> str:
+def _curl(url: str, name: str, more: str = "") -> str:
+    asked = '[{"role": "user", "content": "Hello"}]'
     return f"""
 # curl
 curl --max-time {CLIENT_TIMEOUT_SECONDS} {url}/chat/completions \\
   -H 'Content-Type: application/json' \\
-  -d '{{"model": "{name}", "temperature": 1.0, "top_p": 0.95, "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
+  -d '{{"model": "{name}", "temperature": 1.0, "top_p": 0.95, "messages": {asked}{more}}}'"""
