@@ -60,13 +60,17 @@ def misbehave(how: str) -> None:
             time.sleep(600)
         case "full":
             raise OSError(28, "No space left on device", "/cache/x")
-        case "losecore":
+        case "losecore" | "losecore-echo" | "losecore-code":
             core = subprocess.Popen(
                 ["VLLM::EngineCore", "-c", "import time; time.sleep(600)"], executable=sys.executable
             )
             time.sleep(2.5)
             core.kill()
             core.wait()
+            if how != "losecore":
+                say(f"(Worker pid=3) ERROR {D} [multiproc_executor.py:953] BrokenPipeError: [Errno 32] Broken pipe")
+                say(f"{SYMPTOM} Failed core proc(s): {{'EngineCore': -9}}" if how == "losecore-code" else SYMPTOM)
+                sys.exit(1)
             time.sleep(600)  # vLLM's first process takes its time to see it
         case "killworker":
             os.kill(WORKERS[0].pid, signal.SIGKILL)

@@ -68,7 +68,6 @@ def test_killed_in_each_phase(bench: Bench, phase: str) -> None:
         pytest.param("crash:load", "crashed-natively", marks=pytest.mark.slow),
         pytest.param("quietly:load", "ended-silently", marks=pytest.mark.slow),
         pytest.param("full:load", "disk-full", marks=pytest.mark.slow),
-        pytest.param("killworker:load", "host-oom", marks=pytest.mark.slow),
     ],
 )
 def test_each_is_named(bench: Bench, fake: str, wanted: str) -> None:
@@ -90,6 +89,12 @@ def test_a_core_that_is_killed_is_told_before_the_first_process_sees_it(bench: B
     assert likely.id == ("host-oom" if oom_kills() is None else "killed") and "VLLM::EngineCore" in likely.quote
     assert made.followed.seconds < 2.5 + 2.0 + 1.0  # it lives for 2.5 s; the program needs a moment to begin
     assert bench.left() == []
+
+
+@pytest.mark.parametrize("fake", ["killworker", "losecore-echo", "losecore-code"])
+def test_whose_end_the_others_only_echo(bench: Bench, fake: str) -> None:
+    """A part is killed; a worker's broken pipe and the first process's words for it are no causes."""
+    assert cause(bench, f"{fake}:load") == ("host-oom" if oom_kills() is None else "killed")
 
 
 def test_sigkill_is_the_kernels_when_the_kernel_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,13 +43,15 @@ class FakeK3:
 
     Attributes:
         token_s: seconds for a generated token; prefill_s: for a prompt token that is not cached.
-        running: requests in generation, as /metrics says.
+        running: requests in generation, as /metrics says; hits: prompt tokens found in the cache.
     """
 
     def __init__(self, untrained: bool = False, token_s: float = 0.0004, prefill_s: float = 0.00001) -> None:
         self.untrained, self.token_s, self.prefill_s = untrained, token_s, prefill_s
         self.running = 0
         self.served = 0
+        self.hits = 0
+        self.cache = True
         self._prefixes: set[bytes] = set()
         self._ids = itertools.count()
 
@@ -75,7 +77,8 @@ class FakeK3:
         return web.json_response({"object": "list", "data": [entry]})
 
     async def metrics(self, _: web.Request) -> web.Response:
-        return web.Response(text=f'# HELP x\nvllm:num_requests_running{{engine="0"}} {float(self.running)}\n')
+        known = {"vllm:num_requests_running": self.running, "vllm:prefix_cache_hits_total": self.hits}
+        return web.Response(text="".join(f'# HELP x\n{name}{{engine="0"}} {known[name]:.1f}\n' for name in known))
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -106,6 +109,7 @@ class FakeK3:
         self, request: web.Request, body: dict[str, Any], thought: Thought, prompt: list[str]
     ) -> web.StreamResponse:
         cached = self._cached(prompt)
+        self.hits += cached
         await asyncio.sleep(self.prefill_s * (len(prompt) - cached))
         pieces, finish = cut(body, thought)
         usage = {"prompt_tokens": len(prompt), "completion_tokens": sum(len(p[1]) for p in pieces)}
@@ -157,7 +161,7 @@ class FakeK3:
         for start in range(0, len(prompt) - _BLOCK, _BLOCK):
             digest.update("".join(prompt[start : start + _BLOCK]).encode())
             key = digest.digest()
-            if key in self._prefixes and cached == start:
+            if self.cache and key in self._prefixes and cached == start:
                 cached = start + _BLOCK
             self._prefixes.add(key)
         return cached

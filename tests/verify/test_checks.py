@@ -6,12 +6,20 @@ import pytest
 
 from k3stack.verify import CheckReport, Level, Status, Target, run_checks
 from k3stack.verify.registry import all_checks
-from tests.verify.broken import FAULTS
-from tests.verify.fake_k3 import serving
+from tests.verify.broken import FAULTS, Body, Proxy
+from tests.verify.fake_k3 import FakeK3, serving
 
 # These wait for what does not come, which takes seconds.
 PATIENT = ("GeneratesOn", "FewWorkers", "BlocksOnMalformed")
 WAITING = ("slow-clients", "soak")
+
+
+class SilentUsage(Proxy):
+    """No fault, but how vLLM answers by itself: usage does not tell what was cached."""
+
+    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
+        (event.get("usage") or {}).pop("prompt_tokens_details", None)
+        return [event]
 
 
 def found(report: CheckReport) -> dict[str, str]:
@@ -23,6 +31,16 @@ def test_a_correct_endpoint_passes_every_check(trained: str) -> None:
     report = run_checks(Target(trained), Level.FULL, only=ids)
     assert found(report) == {} and report.passed
     assert report.counts[Status.PASS] == len(ids)
+
+
+def test_a_cache_that_usage_does_not_tell_of_is_seen_in_the_metrics() -> None:
+    fake = FakeK3(prefill_s=0.0)
+    with serving(fake.app()) as upstream, serving(SilentUsage(upstream).app()) as url:
+        told = run_checks(Target(url), Level.FULL, only=["prefix-cache"]).result("prefix-cache")
+        fake.cache = False
+        off = run_checks(Target(url), Level.FULL, only=["prefix-cache"]).result("prefix-cache")
+    assert told.status is Status.PASS and "by /metrics" in told.summary
+    assert off.status is Status.WARN and "no cached tokens by /metrics" in off.summary
 
 
 def test_random_weights_pass_on_mechanics_and_claim_nothing_else(untrained: str) -> None:

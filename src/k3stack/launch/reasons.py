@@ -27,6 +27,8 @@ __all__ = [
 
 _ALARM = re.compile(r"[Ee]rror|ERROR|Exception|NCCL WARN|[Kk]illed|[Ff]atal|Traceback|died|refused|failed")
 
+_SIGKILL = re.compile(r"[:=] -9\b|code -9\b")
+
 _FULL_BYTES = 2**20
 
 
@@ -56,10 +58,7 @@ def after_end(launched: Launched, log: Path, lost: Lost | None = None) -> Diagno
         # What is written last is lost on a full disk, the reason with it: so the disk comes first.
         said = _known("disk-full", f"{full[0]} has no room left")
         return replace(found, causes=(said, *found.causes))
-    if lost is not None and _only_echoes(found):
-        return replace(found, causes=(_gone(launched, lost), *found.causes))
-    if _by_signal(found) and launched.spared():
-        return replace(found, causes=(_killed(f"the process {launched.ended}"), *found.causes[1:]))
+    found = _of_whom(found, launched, lost)
     if not found.causes and found.first_error is None:
         return replace(found, causes=(_silent_end(launched.ended),))
     return found
@@ -70,7 +69,17 @@ def lost_part(launched: Launched, log: Path, lost: Lost) -> Diagnosis:
     from k3stack.launch.doctor import read_text
 
     found = recognise(read_text(log) if log.is_file() else "", None, launched.start.engine)
-    return replace(found, causes=(_gone(launched, lost), *found.causes)) if _only_echoes(found) else found
+    return _of_whom(found, launched, lost)
+
+
+def _of_whom(found: Diagnosis, launched: Launched, lost: Lost | None) -> Diagnosis:
+    """With the part that is gone where the log does not tell why, and with what the kernel says of SIGKILL."""
+    if _by_signal(found):
+        if launched.spared():
+            return replace(found, causes=(_killed(found.causes[0].quote), *found.causes[1:]))
+    elif lost is not None and _only_echoes(found):
+        return replace(found, causes=(_gone(launched, lost), *found.causes))
+    return found
 
 
 def _only_echoes(found: Diagnosis) -> bool:
@@ -79,8 +88,10 @@ def _only_echoes(found: Diagnosis) -> bool:
 
 
 def _by_signal(found: Diagnosis) -> bool:
-    """Whether SIGKILL is all that speaks of a host without memory."""
-    return bool(found.causes) and found.causes[0].id == "host-oom" and found.causes[0].line is None
+    """Whether SIGKILL is all that speaks of a host without memory: how it ended, or the log's word for that."""
+    if not found.causes or found.causes[0].id != "host-oom":
+        return False
+    return found.causes[0].line is None or _SIGKILL.search(found.causes[0].quote) is not None
 
 
 def _gone(launched: Launched, lost: Lost) -> Cause:

@@ -29,6 +29,8 @@ CHAT = "/v1/chat/completions"
 TOO_MANY = 429
 # Being told to wait is no fault of an endpoint that limits its clients; being told so five times is.
 _WAITS_S = (1.0, 3.0, 6.0, 12.0)
+# vLLM and SGLang close a connection that was idle for 5 s; a request that meets the close is lost.
+_KEPT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Endpoint:
         self.seen: list[Answer] = []
         self.answers = self.prompt_tokens = self.completion_tokens = self.waits = 0
         timeout = httpx.Timeout(target.silence_s, connect=target.connect_s, pool=None)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEPT_S)
         self._http = httpx.AsyncClient(
             base_url=target.base, timeout=timeout, limits=limits, headers=_headers(target), follow_redirects=False
         )

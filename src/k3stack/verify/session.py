@@ -157,7 +157,7 @@ class Session:
         return f"{letters}-{self.dice.randrange(1000, 9999)}"
 
     async def gauge(self, *names: str) -> float | None:
-        """The sum of a Prometheus gauge over its labels, by the first of these names that /metrics has."""
+        """The sum of a Prometheus gauge or counter over its labels, by the first of these names that /metrics has."""
         try:
             reply = await self.endpoint.get("/metrics", silence_s=10.0)
         except Lost:

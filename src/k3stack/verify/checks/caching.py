@@ -13,6 +13,9 @@ from k3stack.verify.texts import document
 _RECORDS = 120  # about 2,400 tokens: more than a block of any K3 deployment (768 or 1,536)
 _UNTRAINED_RECORDS = 16
 
+_HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
+"""Tokens found in the prefix cache, as vLLM 0.33.0 and SGLang 0.5.23 count them."""
+
 
 @check(
     "prefix-fresh",
@@ -78,43 +81,51 @@ def _fingerprint(answer: Answer) -> tuple[object, ...]:
     "prefix-cache",
     Level.FULL,
     "Effect of the prefix cache",
-    proves="A long prompt that was seen before starts to answer sooner, and usage says how much of it was cached.",
+    proves="A long prompt that was seen before is found in the cache, by usage, by /metrics, or by how much sooner it "
+    "starts to answer.",
     failure_means="Prefix caching is off, or on without effect (hybrid models need it twice: pages and states), or a "
     "router sends the second request to another replica. Agents pay for every turn in full.",
     limit_s=600,
 )
 async def prefix_cache(session: Session) -> Verdict:
     """Five documents, each asked about twice. The first is not counted: engines compile for a new length."""
-    cold, warm, cached, prompts = [], [], [], []
+    cold, warm, cached, prompts, counted = [], [], [], [], []
     for number in range(4 if session.untrained else 6):
         register = document(session.dice, _UNTRAINED_RECORDS * 2 if session.untrained else _RECORDS * 2)
         bodies = [session.body(register.ask(register.at(depth)[0]), tokens=8, max_tokens=8) for depth in (0.3, 0.6)]
-        first, second = [await session.endpoint.stream(body) for body in bodies]
+        first = await session.endpoint.stream(bodies[0])
+        before = await session.gauge(*_HITS)
+        second = await session.endpoint.stream(bodies[1])
+        after = await session.gauge(*_HITS)
         if number:
             cold.append(first.first_s)
             warm.append(second.first_s)
             prompts.append(second.usage.prompt if second.usage else 0)
             cached.append(second.usage.cached if second.usage else None)
+            if before is not None and after is not None:
+                counted.append(after - before)
     speedup = median(cold) / max(median(warm), 1e-9)
     said = [count for count in cached if count is not None]
+    source, known = ("usage", said) if said else ("/metrics", counted)
     figures = [
         Figure("time to first token, new prompt", 1000 * median(cold), "ms"),
         Figure("time to first token, seen before", 1000 * median(warm), "ms"),
         Figure("times faster", speedup, "x"),
         Figure("prompt", median(prompts), "tokens"),
     ]
-    if said:
-        figures.append(Figure("of it cached, by usage", median(said), "tokens"))
+    if known:
+        figures.append(Figure(f"of it cached, by {source}", median(known), "tokens"))
     bars = tuple(
         Series(name, tuple((float(n), 1000 * value) for n, value in enumerate(values)))
         for name, values in (("new", cold), ("seen before", warm))
     )
     labels = tuple(f"document {n + 1}" for n in range(len(cold)))
     plot = Plot("Time to first token, new and seen before", "bars", "", "ms", bars, labels)
-    if said and median(said) > 0:
-        what = f"{median(said):,.0f} of {median(prompts):,.0f} tokens cached, first token {speedup:.1f} times sooner"
+    if known and median(known) > 0:
+        what = f"{median(known):,.0f} of {median(prompts):,.0f} tokens cached by {source}"
+        what += f", first token {speedup:.1f} times sooner"
         return passed(what, second.exchange(), figures=figures, plots=[plot])
     if speedup > 1.5:
         return passed(f"first token {speedup:.1f} times sooner", second.exchange(), figures=figures, plots=[plot])
-    what = "no cached tokens" if said else "usage does not say what was cached"
+    what = f"no cached tokens by {source}" if known else "neither usage nor /metrics says what was cached"
     return warned(f"{what}, and the first token is {speedup:.1f} times sooner", figures=figures, plots=[plot])
