@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from k3stack.launch.knowledge import failures
 from tests.cli.run import k3
 from tests.paths import ROOT
+from tests.verify.broken import FAULTS
 
 DRAW = ROOT / "docs" / "draw_house.py"
 
@@ -50,6 +52,12 @@ def test_every_room_is_in_the_architecture_page() -> None:
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_the_counts_of_the_readme_are_those_of_the_data() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert f"its cause out of {len(failures())} |" in text
+    assert f"| {len(FAULTS)} of {len(FAULTS)} planted faults found |" in text
 
 
 def test_links_between_documents_lead_somewhere() -> None:
