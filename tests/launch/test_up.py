@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -275,6 +276,10 @@ def test_the_verbs(bench: Bench) -> None:
     told = k3("status", *state, "--json")
     assert told.code == 0 and json.loads(told.out)[0]["state"] == "ready"
     assert "nothing left" in k3("down", *state).out
+    named = k3(*bench.command("good", "--name", "other")[3:])
+    ending = re.search(r"end it with: k3 (.+)", named.out)
+    assert ending and ending.group(1).split() == ["down", "other", *state]
+    assert "nothing left" in k3(*ending.group(1).split()).out
     failed = k3(*bench.command("die:load")[3:])
     assert failed.code == 1 and "state blocks" in failed.out and "log: " in failed.out
 

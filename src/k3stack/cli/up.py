@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +28,8 @@ __all__ = ["up"]
 
 
 _LOG_PAUSE_S = 15.0
+
+_NAME = "k3"
 
 
 class LevelName(StrEnum):
@@ -55,7 +59,7 @@ def up(
     sought: options.Sought,
     place: Place,
     served_name: Annotated[str | None, typer.Option(help="The model's name in the API.")] = None,
-    name: Annotated[str, typer.Option(help="The endpoint's name here, for k3 status and k3 down.")] = "k3",
+    name: Annotated[str, typer.Option(help="The endpoint's name here, for k3 status and k3 down.")] = _NAME,
     check: Annotated[LevelName, typer.Option("--check", help="How much to check once it is ready.")] = LevelName.QUICK,
     weights: Annotated[WeightsName | None, typer.Option(help="What the model is.")] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Start although preflight found a failure.")] = False,
@@ -93,7 +97,7 @@ def up(
         made = pretend(words, how, steps) if dry_run else run(words, how, store, steps)
         if stop and made.url is not None and not dry_run:
             down(store, (name,))
-    output.result(made, lambda console: show(made, console, stop))
+    output.result(made, lambda console: show(made, console, stop, _ending(name, state)))
     raise typer.Exit(YES if made.yes else NO)
 
 
@@ -142,7 +146,13 @@ def _findings_to(note: Callable[[str], None]) -> Callable[[Findings], None]:
     return tell
 
 
-def show(made: Up, console: Console, stopped: bool = False) -> None:
+def _ending(name: str, state: Path | None) -> str:
+    """The command that ends this endpoint and no other, as short as it can be."""
+    words = ["k3", "down", *([name] if name != _NAME else []), *(["--state", str(state)] if state else [])]
+    return shlex.join(words)
+
+
+def show(made: Up, console: Console, stopped: bool, ending: str) -> None:
     """What came of it."""
     from rich.markup import escape
 
@@ -165,10 +175,10 @@ def show(made: Up, console: Console, stopped: bool = False) -> None:
         if stopped:
             console.print(escape(f"{made.answer}, then ended: {made.model}"))
         else:
-            console.print(escape(f"{made.answer}: {made.model} at {made.url}; end it with: k3 down"))
+            console.print(escape(f"{made.answer}: {made.model} at {made.url}; end it with: {ending}"))
         return
     console.print(f"[red bold]not verified[/]: {escape(made.reason)}")
     if made.log:
         console.print(escape(f"log: {made.log}"))
     if made.url is not None and not stopped:
-        console.print(escape(f"it still runs at {made.url}; end it with: k3 down"))
+        console.print(escape(f"it still runs at {made.url}; end it with: {ending}"))
