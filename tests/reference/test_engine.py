@@ -91,6 +91,17 @@ def test_pages_run_out_and_the_latest_request_is_computed_again() -> None:
     engine.cache.check()
 
 
+def test_a_long_prompt_beside_an_answer_that_grows_is_begun_again_once() -> None:
+    engine = Engine(FakeModel(), options(context=96, pages=24, snapshot_bytes=0))
+    made = [
+        Request("short", tuple(range(10)), Sampling(temperature=0, max_tokens=80)),
+        Request("long", (7,) * 80, GREEDY),
+    ]
+    answers = engine.run(made)
+    assert [ids(answers[one.id]) for one in made] == [answer(one.prompt, one.sampling.max_tokens) for one in made]
+    assert engine.scheduler.preemptions == 1
+
+
 def test_a_known_prompt_computes_its_last_token_alone() -> None:
     engine = Engine(FakeModel(), options())
     prompt = tuple(range(50))

@@ -3,6 +3,7 @@
 First come, first served. Requests that answer get their next token in every pass; beside them at most `chunk_tokens`
 prompt tokens are computed, so nobody waits for a whole long prompt. When pages run out, prefixes are given up first,
 then the request that came last is pre-empted: its cache is dropped and computed again later, its answer goes on.
+A request begins, or begins again, when all that it has to read fits beside the others.
 """
 
 from __future__ import annotations
@@ -90,12 +91,18 @@ class Scheduler:
                 budget -= self._prefill(sequence, budget, works)
         while budget > 0 and (sequence_or_none := self._next_waiting()) is not None:
             self._admit(sequence_or_none)
-            done = self._prefill(sequence_or_none, budget, works)
-            if done == 0:  # no pages for even one chunk: wait until somebody ends
+            done = self._prefill(sequence_or_none, budget, works) if self._fits(sequence_or_none) else 0
+            if done == 0:  # wait until somebody ends
                 self._send_back(sequence_or_none)
                 break
             budget -= done
         return works
+
+    def _fits(self, newest: Sequence) -> bool:
+        """Whether everybody who still reads could read to the end; what begins without that is begun again and again."""
+        return self.running == [newest] or self.cache.can_hold(
+            {each.lease: each.lease.computed + each.remaining for each in self.running if each.lease is not None}
+        )
 
     def _answering(self, proposals: dict[Sequence, Proposal]) -> list[Work]:
         works: list[Work] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -64,8 +64,12 @@ class Cache:
     @property
     def used_share(self) -> float:
         """Share of the pages that running requests hold."""
-        held = {page for lease in self._leases for page in lease.pages}
-        return len(held) / len(self.pool)
+        return len(self._held()) / len(self.pool)
+
+    def can_hold(self, wanted: Mapping[Lease, int]) -> bool:
+        """Whether these leases could hold so many tokens each, and no other lease would have to give up a page."""
+        more = [-(-tokens // self.page_tokens) - len(lease.pages) for lease, tokens in wanted.items()]
+        return sum(max(0, pages) for pages in more) <= len(self.pool) - len(self._held())
 
     def admit(self, keys: Sequence[int], resume: bool = True) -> Lease:
         """A lease for a request whose tokens have these keys, resumed where a prefix is known.
@@ -132,6 +136,10 @@ class Cache:
         assert sorted(slots + self._slots) == list(range(self.memory.recurrent.shape[1])), "state slots leaked"
         assert self._kept_bytes == sum(snapshot.state_bytes for snapshot in self.prefixes)
         assert set(self.memory.trails) <= set(slots)
+
+    def _held(self) -> set[int]:
+        """The pages that running requests hold; all others are free, or a prefix's."""
+        return {page for lease in self._leases for page in lease.pages}
 
     def _resume(self, lease: Lease, snapshot: Snapshot) -> None:
         self.pool.share(snapshot.pages)
