@@ -262,3 +262,44 @@ def test_a_general_failure_gives_way_to_what_it_speaks_of() -> None:
 def test_memory_of_the_host_is_not_memory_of_a_gpu() -> None:
     ray = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n"
     assert [one.id for one in recognise('  File "x", line 1, in execute_model\n' + ray).causes] == ["host-oom"]
+
+
+def test_warnings_of_libraries_are_no_cause() -> None:
+    """SGLang prints some without a level; what a library warns of did not stop anything."""
+    for line in (
+        "[2026-11-20 09:14:02] Ignore import error when loading models.x: cannot import name 'A' from 'transformers'",
+        "W0917 16:19:42.193368 3936072 rdma_context.cpp:197] Failed to register memory 0x7f2a: Bad address [14]",
+        "[rank6]:[W904 12:06:06.08 CUDACachingAllocator.cpp:3933] CUDA out of memory. Tried to allocate",
+        "[rank8]:[W ProcessGroupGloo.cpp:721] Warning: Unable to find address for: eth7",
+        "node1:29881:30401 [0] NCCL INFO Bootstrap : no socket interface found, trying the next",
+        "[2026-11-20 09:14:02 TP0] Prefill batch, #new-seq: 1, memory leak detected! no",
+        "2026-11-20 09:14:02,531 - runner - INFO - WARNING: Duplicate GPU detected in the inventory",
+    ):
+        assert not recognise(line).failed, line
+
+
+def test_what_no_server_outlives_is_its_end() -> None:
+    """A kernel's fault after the server was ready, and nothing after it: the log was cut there, or the process was."""
+    good = (LOGS / "good-vllm.log").read_text()
+    watchdog = (
+        "[rank3]:[E1115 03:12:11.1 ProcessGroupNCCL.cpp:2057] Process group watchdog thread terminated with exception: "
+    )
+    found = recognise(good + watchdog + "CUDA error: an illegal memory access was encountered\n")
+    assert found.likely is not None and found.likely.id == "illegal-memory-access"
+    assert not recognise(good + "(APIServer pid=4) ERROR 11-20 09:15:01 [x.py:1] ValueError: a bad request\n").failed
+
+
+def test_an_error_without_words_is_told_with_its_place() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/venv/lib/python3.12/site-packages/vllm/v1/core/blocks.py", line 811, in allocate\n'
+        "    assert new_blocks >= 0\nAssertionError\n"
+    )
+    assert (
+        recognise(text).first_error
+        == "AssertionError at vllm/v1/core/blocks.py:811 in allocate: assert new_blocks >= 0"
+    )
+    level = "(EngineCore pid=4) ERROR 11-20 09:15:01 [core.py:1300] "
+    prefixed = recognise("".join(level + line for line in text.splitlines(keepends=True)))
+    assert prefixed.first_error == recognise(text).first_error
+    assert recognise("AssertionError\n").first_error == "AssertionError"

@@ -25,7 +25,8 @@ _ENGINE = r'Traceback |  File "|[({\[]|(?:ERROR|INFO|WARNING|DEBUG|CRITICAL)\b|[
 """How a line of an engine begins: what stands before it is somebody's name."""
 
 _AROUND = (
-    rf"{_DAY}T{_CLOCK}(?:Z|[+-]\d\d:?\d\d)? (?:std(?:out|err) [FP] )?",  # docker -t, kubectl --timestamps, CRI
+    rf"{_DAY}T{_CLOCK} ?(?:Z|[+-]\d\d:?\d\d)?(?: [A-Z]{{3,4}})? (?:std(?:out|err) [FP] )?",  # docker -t, kubectl, CRI
+    rf"{_DAY} {_CLOCK} - [\w.]+ - (?:INFO|WARNING|ERROR|DEBUG) - ",  # a Python program that runs the engine
     rf"{_DAY} {_CLOCK} (?=\(|ERROR|INFO|WARNING|DEBUG|CRITICAL|Traceback|  |\[)",
     rf"\[{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\] (?=\[|\(|ERROR|INFO|WARNING|Traceback|  File)",
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[\w.-]+ [\w.@/-]+(?:\[\d+\])?: )?",  # syslog, journalctl

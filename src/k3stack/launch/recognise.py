@@ -34,7 +34,8 @@ _READY = re.compile(r"Application startup complete|The server is fired up and re
 
 _CALM = re.compile(
     r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:INFO|WARNING|DEBUG|TRACE)\b(?: \d\d-\d\d |:|\s)|\b(?:User|Future)Warning\b|"
-    r"^\[[^\]]*\] (?:Decode|Prefill) batch|^\S+ \[\d+\] NCCL (?:INFO|TRACE) "
+    r"^(?:\[[^\]]*\] *)?(?:Decode batch|Prefill batch|Ignore import error|Warning: )|"
+    r"^\[?[IW]\d{3,8} [\d:.]+ |^\[W ?\w+\.cpp:\d+\]|^\S+ \[\d+\] NCCL (?:INFO|TRACE) "  # glog, PyTorch, NCCL
 )
 
 _PROCESS = re.compile(r"^(?:\([^)\n]*\) *)+|^\[[^\]\n]* (?:DP\d+ )?(?:PP\d+ )?TP\d+[^\]\n]*\] *")
@@ -52,6 +53,8 @@ _ERROR_LINE = re.compile(
 _TIMED_LINES = 200
 
 _TIME = re.compile(r"\b(\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
+
+_PLACE_IN_CODE = re.compile(r'  File "(?:.*/(?:site|dist)-packages/)?([^"]+)", line (\d+), in (\S+)')
 
 _PLACE = re.compile(r"\{(\w+)\|([^}]*)\}")
 
@@ -244,7 +247,8 @@ def _went_on(log: _Text, causes: list[Cause], ended: Ended | None) -> bool:
     """Whether the server was ready and nothing says that it ended: then errors after that are those of requests."""
     if log.ready_at < 0 or (ended is not None and ended.code != 0):
         return False
-    return not any(cause.symptom for cause in causes)
+    last = {one.id for one in failures() if one.ends}
+    return not any(cause.symptom or cause.id in last for cause in causes)
 
 
 def _cut(text: str) -> str:
@@ -294,10 +298,12 @@ def _counts(one: Failure, log: _Text, match: re.Match[str], number: int) -> bool
     line = log.line(number)
     if match.start() < log.ready_at or _bare(line).startswith("    "):
         return False  # a traceback quotes its source, messages and all, four columns in
-    if not one.around:
+    if not one.around and not one.unless:
         return True
     before = log.before(number, one.within)
-    return any(_compiled(pattern).search(before) for pattern in one.around)
+    if any(_compiled(pattern).search(before) for pattern in one.unless):
+        return False
+    return not one.around or any(_compiled(pattern).search(before) for pattern in one.around)
 
 
 def _bare(line: str) -> str:
@@ -346,5 +352,15 @@ def _first_error(log: _Text) -> str | None:
     for number in range(max(1, log.number(max(log.ready_at, 0))), len(log.starts) + 1):
         bare = _bare(log.line(number)).strip()
         if _ERROR_LINE.match(bare) and not _is_echo(bare):
-            return bare[:400]
+            return f"{bare}{_raised_at(log, number) if bare.isidentifier() else ''}"[:400]
     return None
+
+
+def _raised_at(log: _Text, number: int) -> str:
+    """Where an error without words was raised: the last place of its traceback, and what stands there."""
+    lines = [_bare(one) for one in log.before(number, _NEAR_LINES).split("\n")]
+    for at in range(len(lines) - 1, -1, -1):
+        if match := _PLACE_IN_CODE.match(lines[at]):
+            source = next((one.strip() for one in lines[at + 1 : at + 2] if one.startswith("    ")), "")
+            return f" at {match.group(1)}:{match.group(2)} in {match.group(3)}{': ' if source else ''}{source}"
+    return ""
