@@ -50,6 +50,8 @@ _ERROR_LINE = re.compile(
     re.MULTILINE,
 )
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?")
+
 _TIMED_LINES = 200
 
 _TIME = re.compile(r"\b(\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
@@ -183,12 +185,15 @@ class _Text:
 
     def before(self, number: int, within: int) -> str:
         """The lines before this one that come from the same process or from none, and this one."""
-        prefix = _PROCESS.match(self.line(number))
+        own = _who(self.line(number))
         lines = [self.line(one) for one in range(max(1, number - within), number + 1)]
-        if prefix is None:
-            return "\n".join(lines)
-        own = prefix.group(0).rstrip()
-        return "\n".join(one for one in lines if own in one or _PROCESS.match(one) is None)
+        return "\n".join(one for one in lines if not own or own in one or not _who(one))
+
+
+def _who(line: str) -> str:
+    """The process that a line names at its beginning, without the time; empty for none."""
+    prefix = _PROCESS.match(line)
+    return _DATE.sub("", prefix.group(0)).strip(" []") if prefix else ""
 
 
 def recognise(text: str, ended: Ended | None = None, engine: str | None = None) -> Diagnosis:
