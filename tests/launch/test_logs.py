@@ -38,6 +38,8 @@ PREFIXES = {
     "torchrun": "[default3]:",
     "ts": "Nov 28 10:11:12 ",
     "a time in brackets": "[2026-11-28 10:11:12] ",
+    "a time with its zone": "2026-11-28T10:11:12.2 +08:00 CST ",
+    "Python's logging": "2026-11-28 10:11:12,345 - k3 - INFO - ",
     "colours": "\x1b[1;36m",
     "colours in syslog": "#033[1;36m",
 }
@@ -287,6 +289,12 @@ def test_what_no_server_outlives_is_its_end() -> None:
     found = recognise(good + watchdog + "CUDA error: an illegal memory access was encountered\n")
     assert found.likely is not None and found.likely.id == "illegal-memory-access"
     assert not recognise(good + "(APIServer pid=4) ERROR 11-20 09:15:01 [x.py:1] ValueError: a bad request\n").failed
+
+
+def test_a_cause_without_words_is_told_with_its_place() -> None:
+    found = recognise((LOGS / "host-cache-crash-load-back.log").read_text()).likely
+    assert found is not None and found.quote == "AssertionError"
+    assert "mamba_component.py:448 in build_hicache_transfers: assert cd.host_value is not None" in found.cause
 
 
 def test_an_error_without_words_is_told_with_its_place() -> None:

@@ -34,7 +34,7 @@ _READY = re.compile(r"Application startup complete|The server is fired up and re
 
 _CALM = re.compile(
     r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:INFO|WARNING|DEBUG|TRACE)\b(?: \d\d-\d\d |:|\s)|\b(?:User|Future)Warning\b|"
-    r"^(?:\[[^\]]*\] *)?(?:Decode batch|Prefill batch|Ignore import error|Warning: )|"
+    r"^(?:\[[^\]]*\] *)?(?:Decode batch|Prefill batch|Ignore import error|Warning: |LMCache (?:INFO|WARNING|DEBUG)\b)|"
     r"^\[?[IW]\d{3,8} [\d:.]+ |^\[W ?\w+\.cpp:\d+\]|^\S+ \[\d+\] NCCL (?:INFO|TRACE) "  # glog, PyTorch, NCCL
 )
 
@@ -220,7 +220,9 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
 def _told(log: _Text, cause: Cause) -> Cause:
     if cause.line is None:
         return cause
-    return replace(cause, line=log.told(cause.line), when=log.when(cause.line))
+    place = _raised_at(log, cause.line) if _bare(cause.quote).strip().isidentifier() else ""
+    why = f"{cause.cause} Raised{place[:300]}." if place else cause.cause
+    return replace(cause, cause=why, line=log.told(cause.line), when=log.when(cause.line))
 
 
 def _leave_out_echoes(found: dict[str, Cause]) -> None:
