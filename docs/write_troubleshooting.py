@@ -9,8 +9,13 @@ PAGE = Path(__file__).with_name("troubleshooting.md")
 HEAD = """# When it fails
 
     k3 doctor LOG                  what a log says: the first cause, not the last error
+    k3 doctor FOLDER               what the logs of several ranks, nodes or pods say together
+    kubectl logs POD | k3 doctor - the same from a pipe
     k3 doctor http://HOST:PORT     health, models, metrics and one small request
-    k3 doctor FOLDER               what is wrong with a checkpoint
+    k3 doctor FOLDER               what is wrong with a checkpoint, where it holds one
+
+A log may be as it is: packed (gzip, bzip2, xz), very long, in colours, as JSON lines (VLLM_LOGGING_CONFIG, Docker's own
+files), and with what Docker, kubectl, journalctl, srun --label, mpirun --tag-output or pdsh write before each line.
 
 `k3 up` uses the same knowledge. Exit code 1 means that a fault was found. A failure that is not known is not
 guessed at: its first error is quoted. This page is written from `src/k3stack/launch/data/failures.yaml` by

@@ -45,10 +45,15 @@ def _doctor() -> None:
 
 @doctor.command(_EXAMINE)
 def examine_subject(
-    subject: Annotated[str, typer.Argument(metavar="LOG|URL|FOLDER", help="What to look at; - is a log on stdin.")],
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOG|URL|FOLDER", help="A log (- is stdin), an address, a checkpoint, or a folder of logs."
+        ),
+    ],
     json: JsonFlag = False,
 ) -> None:
-    """Look at a log, an address or a checkpoint's folder; the word examine may be left out. Exit code 1 for a fault."""
+    """Look at logs, an address or a checkpoint's folder; the word examine may be left out. Exit code 1 for a fault."""
     from k3stack.cli.findings_output import show_findings
     from k3stack.launch.doctor import examine
 

@@ -5,15 +5,26 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from k3stack.errors import InputError, K3Error, UsageError, next_step
+from k3stack.errors import InputError, K3Error, UsageError
 from k3stack.launch.findings import Finding, Findings, Status
-from k3stack.launch.recognise import MAX_TEXT, Cause, Diagnosis, recognise
+from k3stack.launch.knowledge import failures
+from k3stack.launch.logfiles import logs_in, read_stdin, read_text
+from k3stack.launch.recognise import Cause, Diagnosis, recognise
 from k3stack.ports import is_address
 
-__all__ = ["examine", "examine_endpoint", "examine_folder", "examine_log", "finding_of", "log_findings", "read_text"]
+__all__ = [
+    "examine",
+    "examine_endpoint",
+    "examine_folder",
+    "examine_log",
+    "examine_logs",
+    "finding_of",
+    "log_findings",
+]
 
 _MARKER = re.compile(r"<\|(?:open|close|sep|end_of_msg)\|>")
 
@@ -28,31 +39,14 @@ def examine(subject: str) -> Findings:
     if is_address(subject):
         findings = tuple(examine_endpoint(subject))
     elif Path(subject).is_dir():
-        findings = tuple(examine_folder(subject))
+        logs = logs_in(Path(subject))
+        findings = tuple(examine_logs(Path(subject), logs) if logs else examine_folder(subject))
     elif subject == "-" or Path(subject).exists():
         findings = tuple(examine_log(subject))
     else:
-        hint = "Give a log file, an address (http://...), or the folder of a checkpoint."
+        hint = "Give a log file, an address (http://...), or the folder of a checkpoint or of logs."
         raise UsageError("is no file, no folder and no address", where=subject, hint=hint)
     return Findings(subject, findings, time.perf_counter() - began)
-
-
-def read_text(path: Path) -> str:
-    """A log, or its beginning and end where it is very long.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            if size <= MAX_TEXT:
-                return file.read().decode(errors="replace")
-            head = file.read(MAX_TEXT // 2)
-            file.seek(size - MAX_TEXT // 2)
-            return head.decode(errors="replace") + "\n[... left out ...]\n" + file.read().decode(errors="replace")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
 
 
 def examine_log(subject: str) -> Iterator[Finding]:
@@ -61,15 +55,42 @@ def examine_log(subject: str) -> Iterator[Finding]:
     Raises:
         InputError: it cannot be read, or is empty.
     """
-    if subject == "-":
-        import sys
-
-        text = sys.stdin.read()
-    else:
-        text = read_text(Path(subject))
+    text = read_stdin() if subject == "-" else read_text(Path(subject))
     if not text.strip():
         raise InputError("is empty", where=subject, hint="Give what the server printed, from its first line.")
     yield from log_findings(recognise(text))
+
+
+def examine_logs(folder: Path, paths: list[Path]) -> Iterator[Finding]:
+    """What the logs of several ranks, nodes or pods say together.
+
+    The first cause is the earliest, where the lines have times; those of ranks that only waited for others come last.
+    """
+    told = [(path.relative_to(folder), recognise(read_text(path))) for path in paths]
+    waiting = {one.id for one in failures() if one.waits}
+    said = [(path, cause) for path, found in told for cause in found.causes]
+    said.sort(key=lambda one: (one[1].symptom, one[1].id in waiting, one[1].when or "~"))
+    if any(not cause.symptom for _, cause in said):
+        said = [(path, cause) for path, cause in said if not cause.symptom]
+    status = Status.FAIL
+    for name in dict.fromkeys(cause.id for _, cause in said):
+        where = [path for path, cause in said if cause.id == name]
+        cause = next(cause for _, cause in said if cause.id == name)
+        yield replace(finding_of(cause, status), measured=f"{_which(where)}, {_measured(cause)}")
+        status = Status.WARN
+    errors = [(path, found.first_error) for path, found in told if found.first_error is not None]
+    if errors:
+        measured = f"{_which([path for path, _ in errors])}: {errors[0][1]}"
+        yield replace(_unknown(str(errors[0][1]), status), measured=measured)
+    if not said and not errors:
+        ready = sum(found.ready for _, found in told)
+        seen = f"{len(told)} logs, {ready} of a server that became ready: no failure that is known"
+        yield Finding("log", "the logs", Status.PASS, seen)
+
+
+def _which(paths: list[Path]) -> str:
+    names = list(dict.fromkeys(map(str, paths)))
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
@@ -78,13 +99,7 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     for at, cause in enumerate(causes):
         yield finding_of(cause, Status.FAIL if at == 0 else Status.WARN)
     if diagnosis.first_error is not None:
-        yield Finding(
-            "first-error",
-            "the first error of the log",
-            Status.WARN if causes else Status.FAIL,
-            diagnosis.first_error,
-            "This is no failure that k3stack knows; the engine's issue tracker may.",
-        )
+        yield _unknown(diagnosis.first_error, Status.WARN if causes else Status.FAIL)
     if not diagnosis.failed:
         said = "the server became ready, and nothing known went wrong after that"
         yield Finding(
@@ -92,15 +107,23 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
         )
 
 
+def _unknown(error: str, status: Status) -> Finding:
+    fix = "This is no failure that k3stack knows; the engine's issue tracker may."
+    return Finding("first-error", "the first error of the log", status, error, fix)
+
+
+def _measured(cause: Cause) -> str:
+    return f"line {cause.line}: {cause.quote}" if cause.line is not None else cause.quote
+
+
 def finding_of(cause: Cause, status: Status) -> Finding:
     """A cause as a finding."""
-    where = f"line {cause.line}: " if cause.line is not None else ""
     after = " (follows from another failure)" if cause.symptom else ""
     return Finding(
         cause.id,
         cause.title + after,
         status,
-        where + cause.quote,
+        _measured(cause),
         f"{cause.cause} {cause.fix}",
         f"{cause.source}, {cause.date}",
     )

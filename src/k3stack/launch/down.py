@@ -145,7 +145,7 @@ def _answers(url: str) -> bool:
 
 def _how_it_ended(run: Run) -> Diagnosis:
     from k3stack.errors import K3Error
-    from k3stack.launch.doctor import read_text
+    from k3stack.launch.logfiles import read_text
 
     ended = None
     with suppress(OSError, ValueError, KeyError):

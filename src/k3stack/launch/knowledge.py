@@ -33,8 +33,13 @@ class Failure(BaseModel):
     Attributes:
         patterns: regular expressions; one must match a line.
         around: one of these must match in the lines before it as well; empty for no such condition.
+        unless: none of these may match there.
+        within: how many lines before that is.
         instead_of: less specific failures that this one replaces.
         symptom: it follows from a failure elsewhere.
+        general: it says only of what kind a failure is; left out where another one speaks of the same.
+        waits: it is what a rank says that waited for another one in vain.
+        ends: no server goes on after it, so it is no error of one request.
         signals: a process that ended by one of these, with no cause in its log, failed in this way.
     """
 
@@ -45,8 +50,13 @@ class Failure(BaseModel):
     engine: Literal["vllm", "sglang", "any"]
     patterns: tuple[str, ...]
     around: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+    within: int = 200
     instead_of: tuple[str, ...] = ()
     symptom: bool = False
+    general: bool = False
+    waits: bool = False
+    ends: bool = False
     signals: tuple[int, ...] = ()
     cause: str
     fix: str
@@ -54,12 +64,12 @@ class Failure(BaseModel):
     wording: tuple[Wording, ...] = ()
     date: date
 
-    @field_validator("patterns", "around")
+    @field_validator("patterns", "around", "unless")
     @classmethod
     def _compiles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for pattern in value:
             try:
-                re.compile(pattern)
+                re.compile(pattern, re.MULTILINE)
             except re.error as error:
                 raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
         return value

@@ -39,7 +39,7 @@ def alarm(line: str) -> bool:
 
 def after_end(launched: Launched, log: Path, lost: Lost | None = None) -> Diagnosis:
     """The engine ended, or could not even be started; `lost` was gone before it."""
-    from k3stack.launch.doctor import read_text
+    from k3stack.launch.logfiles import read_text
 
     if launched.refused is not None:
         words = f"{launched.start.words[0]}: {launched.refused}"
@@ -66,7 +66,7 @@ def after_end(launched: Launched, log: Path, lost: Lost | None = None) -> Diagno
 
 def lost_part(launched: Launched, log: Path, lost: Lost) -> Diagnosis:
     """A part of the engine is gone and its first process has not ended yet; what the log says, or else that."""
-    from k3stack.launch.doctor import read_text
+    from k3stack.launch.logfiles import read_text
 
     found = recognise(read_text(log) if log.is_file() else "", None, launched.start.engine)
     return _of_whom(found, launched, lost)
@@ -173,7 +173,7 @@ _STUCK = {
 
 def stuck(launched: Launched, said: str, phase: str) -> Diagnosis:
     """Nothing moves any more; what the log says of it, if it does."""
-    from k3stack.launch.doctor import read_text
+    from k3stack.launch.logfiles import read_text
 
     text = read_text(launched.log) if launched.log.is_file() else ""
     found = recognise(text, None, launched.start.engine)

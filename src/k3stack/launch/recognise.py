@@ -2,8 +2,9 @@
 
 A line counts only when it is not at level INFO, WARNING or DEBUG, and when the server did not become ready after it:
 what did not keep a server from starting is no cause of anything. Nor is an error of one request, after which a server
-that was ready went on. Of what is left, the earliest line wins, because an
-error in a worker comes before the errors of those who waited for it.
+that was ready went on. Of what is left, the earliest line wins, because an error in a worker comes before the errors of
+those who waited for it; in a server that was ready, the one nearest to its end.
+What containers, schedulers and collectors write around the lines does not count.
 """
 
 from __future__ import annotations
@@ -12,33 +13,50 @@ import re
 import signal
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache
 
 from k3stack.launch.knowledge import Failure, failures
+from k3stack.launch.logtext import Plain, left_out, plain
 
 __all__ = ["MAX_TEXT", "Cause", "Diagnosis", "Ended", "recognise"]
 
 MAX_TEXT = 16 * 2**20
 """A longer log is read at its beginning and at its end, half of this each: failures stand in either."""
 
-_AROUND_LINES = 200
+_NEAR_LINES = 40
+"""How far before a specific failure its general form may stand: eight ranks write their tracebacks into each other."""
+
+_LAST_LINES = 400
+"""How far before the end of a server that was ready its cause is looked for first."""
 
 _READY = re.compile(r"Application startup complete|The server is fired up and ready to roll")
 
 _CALM = re.compile(
-    r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:INFO|WARNING|DEBUG|TRACE)\b(?: \d\d-\d\d |:|\s)|\b(?:User|Future)Warning\b"
+    r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:INFO|WARNING|DEBUG|TRACE)\b(?: \d\d-\d\d |:|\s)|\b(?:User|Future)Warning\b|"
+    r"^(?:\[[^\]]*\] *)?(?:Decode batch|Prefill batch|Ignore import error|Warning: |LMCache (?:INFO|WARNING|DEBUG)\b)|"
+    r"^\[?[IW]\d{3,8} [\d:.]+ |^\[W ?\w+\.cpp:\d+\]|^\S+ \[\d+\] NCCL (?:INFO|TRACE) "  # glog, PyTorch, NCCL
 )
 
 _PROCESS = re.compile(r"^(?:\([^)\n]*\) *)+|^\[[^\]\n]* (?:DP\d+ )?(?:PP\d+ )?TP\d+[^\]\n]*\] *")
 
-_LEVEL = re.compile(r"^(?:ERROR|CRITICAL|INFO|WARNING) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?")
+_LEVEL = re.compile(
+    r"^(?:ERROR|CRITICAL|INFO|WARNING) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:\[[^\]]*\]|[\w./]+:\d+\]) ?"
+)
 
 _ERROR_LINE = re.compile(
     r"^(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|^[\w./-]+: error: .*|"
     r"^(?:fatal|panic|thread '[^']*' panicked)\b.*",
     re.MULTILINE,
 )
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?")
+
+_TIMED_LINES = 200
+
+_TIME = re.compile(r"\b(\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
+
+_PLACE_IN_CODE = re.compile(r'  File "(?:.*/(?:site|dist)-packages/)?([^"]+)", line (\d+), in (\S+)')
 
 _PLACE = re.compile(r"\{(\w+)\|([^}]*)\}")
 
@@ -75,6 +93,7 @@ class Cause:
         line: of the log, from 1; None when it was told from how the process ended.
         quote: that line.
         symptom: it only says that something else failed.
+        when: month, day and time of that line, or of the last one before it that has them.
     """
 
     id: str
@@ -86,6 +105,7 @@ class Cause:
     line: int | None
     quote: str
     symptom: bool = False
+    when: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,37 +137,63 @@ class Diagnosis:
         return self.causes[0] if self.causes else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Text:
-    """A log with its line starts, and where it last said that it was ready."""
+    """The lines of a log that may tell of a failure, and where it last said that it was ready.
+
+    Not those at a calm level: they are nearly all of a log, and what vLLM prints of its settings names everything that
+    could ever fail.
+    """
 
     text: str
-    starts: list[int] = field(default_factory=list)
+    numbers: tuple[int, ...]
+    starts: tuple[int, ...]
     ready_at: int = -1
 
-    def __post_init__(self) -> None:
-        self.starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self.ready_at = max((match.start() for match in _READY.finditer(self.text)), default=-1)
+    @classmethod
+    def of(cls, read: Plain) -> _Text:
+        kept: list[str] = []
+        numbers: list[int] = []
+        starts = [0]
+        ready_at = -1
+        for at, line in enumerate(read.text.split("\n")):
+            if _READY.search(line):
+                ready_at = starts[-1]
+            if not _CALM.search(line):
+                kept.append(line)
+                numbers.append(read.numbers[at] if read.numbers else at + 1)
+                starts.append(starts[-1] + len(line) + 1)
+        return cls("\n".join(kept), tuple(numbers), tuple(starts[:-1]) or (0,), ready_at)
 
     def number(self, position: int) -> int:
         return bisect_right(self.starts, position)
 
+    def told(self, number: int) -> int:
+        """The number of this line in the log that was given."""
+        return self.numbers[number - 1]
+
+    def when(self, number: int) -> str:
+        """When this line was written, as far as the lines before it say."""
+        for one in range(number, max(0, number - _TIMED_LINES), -1):
+            if match := _TIME.search(self.line(one)):
+                return f"{match.group(1)} {match.group(2)}"
+        return ""
+
     def line(self, number: int) -> str:
         end = self.starts[number] if number < len(self.starts) else len(self.text) + 1
-        return self.text[self.starts[number - 1] : end - 1].rstrip("\r")
+        return self.text[self.starts[number - 1] : end - 1]
 
-    def before(self, number: int) -> str:
-        """The lines before this one that come from the same process or from none, and this one.
+    def before(self, number: int, within: int) -> str:
+        """The lines before this one that come from the same process or from none, and this one."""
+        own = _who(self.line(number))
+        lines = [self.line(one) for one in range(max(1, number - within), number + 1)]
+        return "\n".join(one for one in lines if not own or own in one or not _who(one))
 
-        Not those at a calm level: what vLLM prints of its settings names everything that could ever fail.
-        """
-        prefix = _PROCESS.match(self.line(number))
-        lines = [self.line(one) for one in range(max(1, number - _AROUND_LINES), number + 1)]
-        lines = [one for one in lines if not _CALM.search(one)]
-        if prefix is None:
-            return "\n".join(lines)
-        own = prefix.group(0).rstrip()
-        return "\n".join(one for one in lines if own in one or _PROCESS.match(one) is None)
+
+def _who(line: str) -> str:
+    """The process that a line names at its beginning, without the time; empty for none."""
+    prefix = _PROCESS.match(line)
+    return _DATE.sub("", prefix.group(0)).strip(" []") if prefix else ""
 
 
 def recognise(text: str, ended: Ended | None = None, engine: str | None = None) -> Diagnosis:
@@ -158,44 +204,76 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
         ended: how the process ended; None when that is not known.
         engine: vllm or sglang; None to try all failures.
     """
-    log = _Text(_cut(text))
+    log = _Text.of(plain(_cut(text)))
     found = {match.id: match for match in _matches(log, engine)}
-    for one in failures():
-        if one.id in found:
-            for other in one.instead_of:
-                if other in found and found[other].line is not None and _speaks_of(found[one.id], found[other]):
-                    del found[other]
-    causes = sorted(found.values(), key=lambda cause: (cause.symptom, cause.line or 0))
+    _leave_out_echoes(found)
+    _leave_out_general(found)
+    causes = _ranked(log, list(found.values()))
     if ended is not None and ended.signal is not None and all(cause.symptom for cause in causes):
         causes = [*_from_signal(ended, engine), *causes]
     if _went_on(log, causes, ended):
         return Diagnosis((), None, True, ended)
     first = None if any(not cause.symptom for cause in causes) else _first_error(log)
-    return Diagnosis(tuple(causes), first, log.ready_at >= 0, ended)
+    return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended)
+
+
+def _told(log: _Text, cause: Cause) -> Cause:
+    if cause.line is None:
+        return cause
+    place = _raised_at(log, cause.line) if _bare(cause.quote).strip().isidentifier() else ""
+    why = f"{cause.cause} Raised{place[:300]}." if place else cause.cause
+    return replace(cause, cause=why, line=log.told(cause.line), when=log.when(cause.line))
+
+
+def _leave_out_echoes(found: dict[str, Cause]) -> None:
+    """Without those that a more specific one replaces."""
+    for one in failures():
+        if one.id in found:
+            for other in one.instead_of:
+                if other in found and found[other].line is not None and _speaks_of(found[one.id], found[other]):
+                    del found[other]
+
+
+def _leave_out_general(found: dict[str, Cause]) -> None:
+    """Without those that only name a kind, where another one speaks of the same."""
+    general = {one.id for one in failures() if one.general}
+    specific = [cause for cause in found.values() if cause.id not in general and not cause.symptom]
+    for name in general & found.keys():
+        if any(_speaks_of(cause, found[name]) for cause in specific):
+            del found[name]
+
+
+def _ranked(log: _Text, causes: list[Cause]) -> list[Cause]:
+    """The likeliest first: the earliest; of a server that was ready, what stands near its end."""
+    ends = [cause.line for cause in causes if cause.symptom and cause.line is not None]
+    near = min(ends) - _LAST_LINES if log.ready_at >= 0 and ends else 0
+    return sorted(causes, key=lambda cause: (cause.symptom, (cause.line or 0) < near, cause.line or 0))
 
 
 def _went_on(log: _Text, causes: list[Cause], ended: Ended | None) -> bool:
     """Whether the server was ready and nothing says that it ended: then errors after that are those of requests."""
     if log.ready_at < 0 or (ended is not None and ended.code != 0):
         return False
-    return not any(cause.symptom for cause in causes)
+    last = {one.id for one in failures() if one.ends}
+    return not any(cause.symptom or cause.id in last for cause in causes)
 
 
 def _cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     half = MAX_TEXT // 2
-    return f"{text[:half]}\n[... left out ...]\n{text[-half:]}"
+    middle = text[half:-half]
+    return f"{text[:half]}\n{left_out(middle.count(chr(10)))}\n{text[-half:]}"
 
 
 def _speaks_of(specific: Cause, general: Cause) -> bool:
     """Whether the general failure is the echo of the specific one, and not an earlier one of its own."""
-    return specific.line is not None and general.line is not None and general.line >= specific.line - 2
+    return specific.line is not None and general.line is not None and general.line >= specific.line - _NEAR_LINES
 
 
-@lru_cache(maxsize=512)
+@cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
+    return re.compile(pattern, re.MULTILINE)
 
 
 def _matches(log: _Text, engine: str | None) -> Iterator[Cause]:
@@ -225,12 +303,14 @@ def _first_match(one: Failure, log: _Text) -> Cause | None:
 
 def _counts(one: Failure, log: _Text, match: re.Match[str], number: int) -> bool:
     line = log.line(number)
-    if match.start() < log.ready_at or _CALM.search(line) or _bare(line).startswith("    "):
+    if match.start() < log.ready_at or _bare(line).startswith("    "):
         return False  # a traceback quotes its source, messages and all, four columns in
-    if not one.around:
+    if not one.around and not one.unless:
         return True
-    before = log.before(number)
-    return any(_compiled(pattern).search(before) for pattern in one.around)
+    before = log.before(number, one.within)
+    if any(_compiled(pattern).search(before) for pattern in one.unless):
+        return False
+    return not one.around or any(_compiled(pattern).search(before) for pattern in one.around)
 
 
 def _bare(line: str) -> str:
@@ -276,11 +356,18 @@ def _is_echo(line: str) -> bool:
 
 def _first_error(log: _Text) -> str | None:
     """The first line with the form of an error, past the log's prefixes."""
-    for number in range(log.number(max(log.ready_at, 0)), len(log.starts) + 1):
-        line = log.line(number)
-        if _CALM.search(line):
-            continue
-        bare = _bare(line).strip()
+    for number in range(max(1, log.number(max(log.ready_at, 0))), len(log.starts) + 1):
+        bare = _bare(log.line(number)).strip()
         if _ERROR_LINE.match(bare) and not _is_echo(bare):
-            return bare[:400]
+            return f"{bare}{_raised_at(log, number) if bare.isidentifier() else ''}"[:400]
     return None
+
+
+def _raised_at(log: _Text, number: int) -> str:
+    """Where an error without words was raised: the last place of its traceback, and what stands there."""
+    lines = [_bare(one) for one in log.before(number, _NEAR_LINES).split("\n")]
+    for at in range(len(lines) - 1, -1, -1):
+        if match := _PLACE_IN_CODE.match(lines[at]):
+            source = next((one.strip() for one in lines[at + 1 : at + 2] if one.startswith("    ")), "")
+            return f" at {match.group(1)}:{match.group(2)} in {match.group(3)}{': ' if source else ''}{source}"
+    return ""
