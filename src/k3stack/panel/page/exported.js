@@ -22,7 +22,7 @@
       script.onload = () => resolve(shards[name]);
       script.onerror = () => {
         delete loading[name];
-        reject(new Error(`data/${name}.js`));
+        reject(Object.assign(new Error(`data/${name}.js`), { gone: true }));
       };
       document.head.append(script);
     });
