@@ -1,7 +1,6 @@
 """The page as people use it: by mouse, by keyboard, on a phone, in two languages, by links good and bad."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,31 +10,12 @@ from k3stack.panel.dimensions import DIMENSIONS, start
 from k3stack.panel.files import LANGUAGES, page
 from k3stack.panel.rows import rows, selection
 from k3stack.recipe.render import Form
-from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
+from tests.panel.browser import CHROMIUM, WHY_NOT, Tab
 from tests.panel.sayings import always, left_over, shown
 from tests.panel.states import clicked, follow
 from tests.panel.test_sayings import in_chinese
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason=WHY_NOT)]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[str]:
-    with serving() as address:
-        yield address
-
-
-@pytest.fixture
-def tab(browser: Any, served: str) -> Iterator[Tab]:
-    made = Tab(browser, served)
-    yield made
-    made.close()
 
 
 def test_it_opens_with_an_answer(tab: Tab) -> None:

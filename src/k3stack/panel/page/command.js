@@ -46,6 +46,7 @@ K3.command = (() => {
   function explain(part, number) {
     for (const other of $("command").querySelectorAll(".part.on")) other.classList.remove("on");
     part.classList.add("on");
+    $("why").classList.add("open");
     fill($("why"), el("p", { class: "why-what", "aria-hidden": "true" }, code(part.textContent)), written.reasons[number].map(reason));
   }
 
@@ -128,7 +129,21 @@ K3.command = (() => {
     else if (!possible) fill($("command"), el("p", { class: "empty" }, data(written.refused)));
     else if (!same) fill($("command"), lines(different ? different.fresh : new Set()));
     else for (const line of $("command").querySelectorAll(".fresh")) line.classList.remove("fresh");
-    fill($("why"), possible ? hints(answer, different) : []);
+    put(possible ? hints(answer, different) : []);
+  }
+
+  function put(...shown) {
+    $("why").classList.remove("open");
+    fill($("why"), ...shown);
+  }
+
+  /** Put an explanation away; whether there was one. */
+  function dismiss() {
+    const part = $("command").querySelector(".part.on");
+    if (!part) return false;
+    part.classList.remove("on");
+    put(el("p", { class: "hint", text: t("why.hint") }));
+    return true;
   }
 
   function same(answer) {
@@ -159,5 +174,5 @@ K3.command = (() => {
   $("copy-client").addEventListener("click", () => copy($("client").textContent, $("copy-client")));
   $("copy-same").addEventListener("click", () => copy($("same").querySelector("code").textContent, $("copy-same")));
 
-  return { draw: (answer, form, compared) => (draw(answer, form, compared), same(answer)), text, reason, sheet, onForm: (run) => (choose = run) };
+  return { draw: (answer, form, compared) => (draw(answer, form, compared), same(answer)), text, reason, sheet, dismiss, onForm: (run) => (choose = run) };
 })();

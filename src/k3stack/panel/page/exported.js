@@ -29,7 +29,7 @@
     return loading[name];
   }
 
-  const missing = () => new Error(K3.t("export.missing", { covers: K3.facts.covers.join(", ") }));
+  const missing = () => Object.assign(new Error(K3.t("export.missing", { covers: K3.facts.covers.join(", ") })), { missing: true });
 
   /** One cell of a compact grid; a number stands for a part in the pool. */
   function cell(part, row, column, pool) {

@@ -124,6 +124,15 @@
     notice(moves.map(([row, was, is]) => el("span", { class: "moved", text: t("move", { row, before: was, after: is }) })), undoTo(before));
   }
 
+  /** What would come of a change: its answer, or why it is not possible; null where this page cannot say. */
+  async function attempt(role, way) {
+    try {
+      return { answer: await ask(K3.link.changed(state, role, way)) };
+    } catch (error) {
+      return error.gone || error.missing ? null : { error };
+    }
+  }
+
   /** Whether another selection fits, with the sliders as they are. */
   async function look(selection) {
     const key = { ...state, selection };
@@ -237,12 +246,13 @@
     step("restore", restore);
   });
   addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !K3.rows.dismiss()) K3.closed();
+    if (event.key === "Escape" && !K3.rows.dismiss() && !K3.closed()) K3.command.dismiss();
   });
   K3.rows.onTake((dimension, value) => step(dimension, () => take(dimension, value)));
   K3.rows.onLook(look);
   K3.memory.onSlide(slide);
   K3.memory.onChange((role, way) => step("change", () => change(role, way)));
+  K3.memory.onAttempt(attempt);
   K3.command.onForm((form) => step("form", () => go({ ...state, form }, "replaceState")));
 
   new IntersectionObserver(([seen]) => $("dock").classList.toggle("away-from", !seen.isIntersecting)).observe($("verdict"));

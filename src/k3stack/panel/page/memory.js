@@ -6,6 +6,9 @@ K3.memory = (() => {
   const sliders = {};
   let slid = () => {};
   let change = () => {};
+  let attempt = async () => null;
+  let drawn = 0;
+  const AT_REST_MS = 200;
 
   /** The role that decides: the first that does not fit, else the one with the least left. */
   function decisive(memory) {
@@ -79,6 +82,7 @@ K3.memory = (() => {
 
   function limits(answer) {
     const rows = [];
+    drawn++;
     for (const one of answer.memory) {
       const held = one.capacity;
       const pairs = [
@@ -109,10 +113,23 @@ K3.memory = (() => {
     return [el("p", { class: "in-flight", text: t(full >= answer.concurrency ? "flight.all" : "flight.some", values) })];
   }
 
-  /** What would fit, with a button that takes it where this page can. */
+  /** What would fit, with a button that takes it: shown once it was tried, because an engine's rules may forbid what memory allows. */
   function would(one, text, way) {
-    const button = K3.link.reaches(way) ? el("button", { type: "button", class: "tool", text: t("would.take"), onclick: () => change(one.role, way) }) : null;
-    return el("p", { class: "would" }, el("span", {}, el("strong", { text: t("would.fit") }), data(text)), button);
+    const place = el("span", { class: "would-take" });
+    const mine = drawn;
+    const tryIt = async () => {
+      const found = mine === drawn && K3.link.reaches(way) && (await attempt(one.role, way));
+      if (found && mine === drawn) fill(place, tried(one.role, way, found));
+    };
+    setTimeout(tryIt, AT_REST_MS);
+    return el("p", { class: "would" }, el("span", {}, el("strong", { text: t("would.fit") }), data(text)), place);
+  }
+
+  function tried(role, way, { answer, error }) {
+    if (error) return el("span", { class: "hint" }, t("not.possible"), data(error.message), error.next ? [t("stop"), data(error.next)] : "");
+    const left = decisive(answer.memory);
+    const still = ["fits", "tight"].includes(left.verdict) ? null : el("span", { class: "hint", text: t("would.still", { role: t(`role.${left.role}`) }) });
+    return [el("button", { type: "button", class: "tool", text: t("would.take"), onclick: () => change(role, way) }), still];
   }
 
   /** The words of the bar, for those who do not know them. */
@@ -201,5 +218,5 @@ K3.memory = (() => {
     K3.once("items", answer.memory, () => items(answer));
   }
 
-  return { draw, foretold, onSlide: (run) => (slid = run), onChange: (run) => (change = run) };
+  return { draw, foretold, onSlide: (run) => (slid = run), onChange: (run) => (change = run), onAttempt: (run) => (attempt = run) };
 })();

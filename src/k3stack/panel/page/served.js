@@ -10,7 +10,7 @@ K3.source_of = (() => {
     } catch {
       throw Object.assign(new Error(K3.t("gone")), { next: K3.t("gone.served"), gone: true });
     }
-    if (response.ok) return body;
+    if (response.ok && !body.error) return body;
     const error = new Error(body.error ? body.error.what : response.statusText);
     Object.assign(error, { where: body.error && body.error.where, next: body.error && body.error.next });
     throw error;
