@@ -1,11 +1,13 @@
 """The page as a deployer lives with it: in a hurry, without a mouse, on paper, on a bad day."""
 
+import json
 from typing import Any
 
 import pytest
 
 from k3stack.panel.answer import answer
 from k3stack.panel.dimensions import start
+from k3stack.panel.files import page as words
 from k3stack.recipe.render import Form
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, serving, started
 from tests.panel.states import follow
@@ -101,6 +103,27 @@ def test_start_over(tab: Tab) -> None:
     tab.page.click("#restart")
     tab.settle()
     assert tab.link() == begin and tab.text("#notices") == ""
+
+
+MACHINE = {"name": "NVIDIA GB200", "memory_bytes": 198_000_000_000, "driver": "", "missing": []}
+
+
+@pytest.mark.parametrize(
+    ("found", "says", "layout"),
+    [
+        ({"hardware": "h200", "count": 8}, "What is shown takes 16 GPUs, 2 nodes", "TP16"),
+        ({"hardware": "b300", "count": 16}, "TP8 → TP1 x DP16 + EP", "TP1 x DP16 + EP"),
+        ({"hardware": "h100", "count": 8}, "not on H100", "TP8"),
+    ],
+)
+def test_this_machine_is_filled_in(tab: Tab, found: dict[str, Any], says: str, layout: str) -> None:
+    tab.page.route("**/api/machine", lambda route: route.fulfill(json=MACHINE | found))
+    tab.page.click("#machine")
+    tab.page.wait_for_selector("#notices .notice")
+    tab.settle()
+    said = tab.text("#notices")
+    assert f"This machine has {found['count']} x" in said and says in said
+    assert tab.text("[data-row=layout] .chip[aria-checked=true]") == layout
 
 
 # --- in a hurry
@@ -374,7 +397,7 @@ def test_a_browser_that_keeps_nothing(browser: Any, served: str) -> None:
     page.click("#explain")
     page.click("#language")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
-    assert page.inner_text("#choices-title") == "选择" and not errors
+    assert page.inner_text("#choices-title") == json.loads(words("zh.json"))["choices"] and not errors
     context.close()
 
 

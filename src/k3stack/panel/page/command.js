@@ -69,6 +69,11 @@ K3.command = (() => {
     const parts = [...box.querySelectorAll(".part")];
     if (parts.length) parts[0].tabIndex = 0;
     box.addEventListener("keydown", (event) => arrows(event, parts));
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      event.target.click();
+    });
     return box;
   }
 

@@ -13,10 +13,14 @@ K3.layouts = (() => {
     return found;
   }
 
-  const gpus = (word) => {
-    const { tp, pp, dp } = sizes(word);
-    return tp * pp * dp;
-  };
+  const each = (value) =>
+    value.split(";").map((word) => {
+      const { tp, pp, dp } = sizes(word);
+      return tp * pp * dp;
+    });
+
+  /** GPUs of all roles together. */
+  const gpus = (value) => each(value).reduce((sum, count) => sum + count, 0);
 
   /** "TP8 x DP2 + EP + DCP8", as `k3 plan` writes it. */
   function describe(word) {
@@ -44,12 +48,11 @@ K3.layouts = (() => {
 
   /** "16 GPUs, 2 nodes": what a group of layouts takes. */
   function place(value, hardware) {
-    const counts = value.split(";").map(gpus);
+    const counts = each(value);
     const nodes = counts.reduce((sum, count) => sum + Math.ceil(count / K3.facts.per_node[hardware]), 0);
-    const whole = counts.reduce((sum, count) => sum + count, 0);
     const split = counts.length > 1 ? t("layout.split", { prefill: counts[0], decode: counts[1] }) : "";
-    return `${t("gpus", { count: whole })}${t("comma")}${t(nodes === 1 ? "node" : "nodes", { count: nodes })}${split}`;
+    return `${t("gpus", { count: gpus(value) })}${t("comma")}${t(nodes === 1 ? "node" : "nodes", { count: nodes })}${split}`;
   }
 
-  return { name, explained, place };
+  return { name, explained, place, gpus };
 })();

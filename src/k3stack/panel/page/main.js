@@ -114,6 +114,7 @@
   async function change(role, way) {
     const before = { ...state };
     await go(K3.link.changed(state, role, way), "pushState");
+    if (document.activeElement === document.body) $("results").focus({ preventScroll: true });
     const [old, now] = [before, state].map((one) => new URLSearchParams(one.selection));
     const layout = (fields) => [fields.get("prefill"), fields.get("layout")].filter(Boolean).join(";");
     const moves = [
@@ -174,13 +175,28 @@
       return;
     }
     const option = optionOf("hardware", found.hardware);
-    const said = t("machine.found", { count: found.count, name: found.name, memory: K3.gb(found.memory_bytes) });
-    if (option.refused) notice([el("strong", { text: said }), el("span", {}, data(option.refused.why), K3.gap(), data(option.refused.fix))]);
-    else if (option.chosen) notice([said]);
-    else {
-      await take("hardware", option.value);
-      if (!option.moves.length) notice([said]);
+    const said = el("strong", { text: t("machine.found", { count: found.count, name: found.name, memory: K3.gb(found.memory_bytes) }) });
+    if (option.refused) {
+      notice([said, el("span", {}, data(option.refused.why), K3.gap(), data(option.refused.fix))]);
+      return;
     }
+    await take("hardware", option.value);
+    const before = { ...state };
+    const layout = await takeLayoutOf(found.count);
+    const takes = answer.gpus === found.count ? [] : [t("machine.takes", { gpus: t("gpus", { count: answer.gpus }), nodes: t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes }) })];
+    notice([said, ...takes, ...(burst ? burst.lines : []), ...layout], burst || layout.length ? undoTo(burst ? burst.before : before) : null);
+  }
+
+  /** A layout for as many GPUs as there are, where one is possible; one that was published before others. What was taken, in a line. */
+  async function takeLayoutOf(count) {
+    if (answer.gpus === count) return [];
+    const { options } = answer.rows.find((row) => row.dimension === "layout");
+    const all = options.filter((one) => !one.refused && K3.layouts.gpus(one.value) === count);
+    const layout = all.find((one) => one.note) || all[0];
+    if (!layout) return [];
+    const before = options.find((one) => one.chosen).value;
+    await take("layout", layout.value);
+    return [K3.rows.moved({ dimension: "layout", before, after: layout.value, said: t("machine.layout", { gpus: t("gpus", { count }) }) })];
   }
 
   /** What each row is for stands under its title while this is on. */

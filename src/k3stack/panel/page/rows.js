@@ -50,7 +50,7 @@ K3.rows = (() => {
       "span",
       { class: "moved" },
       t("move", { row: t(`row.${move.dimension}`), before, after }),
-      move.why ? [" (", data(move.why), ")"] : move.dimension === "layout" ? ` (${t("as.published")})` : "",
+      move.why ? [" (", data(move.why), ")"] : move.dimension === "layout" ? ` (${move.said || t("as.published")})` : "",
     );
   }
 
@@ -173,9 +173,16 @@ K3.rows = (() => {
   }
 
   function update(entry, row) {
+    const looks = JSON.stringify([K3.language, K3.chosen("hardware"), row.options.map(({ to, ...seen }) => seen)]);
+    const same = entry.looks === looks && !entry.pinned && entry.shown && entry.shown.chosen;
     entry.row = row;
+    entry.looks = looks;
     entry.pinned = entry.shown = null;
     fill(entry.pop);
+    if (same) {
+      entry.shown = row.options.find((option) => option.chosen) || null;
+      return;
+    }
     entry.title.textContent = t(`row.${row.dimension}`);
     entry.about.textContent = t(`row.${row.dimension}.about`);
     const buttons = row.options.map((option) => dress(entry, option));
