@@ -97,6 +97,23 @@ def test_what_a_choice_changes_in_the_command_is_shown(tab: Tab) -> None:
     assert tab.page.locator("#why .came").count() == 0, "another form is not another choice"
 
 
+def test_what_is_new_in_the_command_is_in_sight(tab: Tab) -> None:
+    inside = """() => {
+      const box = document.querySelector(".code").getBoundingClientRect();
+      const line = document.querySelector(".code .fresh").getBoundingClientRect();
+      return line.top >= box.top && line.bottom <= box.bottom;
+    }"""
+    tab.take("input", "text-only")
+    assert tab.page.evaluate(inside)
+    at = tab.page.evaluate("document.querySelector('.code').scrollTop")
+    tab.page.locator("#s-context").focus()
+    tab.page.keyboard.press("ArrowLeft")
+    tab.until("location.hash.includes('context=131072')")
+    tab.settle()
+    assert tab.page.evaluate("document.querySelector('.code').scrollTop") == at > 0
+    assert tab.page.evaluate(inside)
+
+
 def test_start_over(tab: Tab) -> None:
     begin = tab.link()
     tab.take("engine", "sglang")
@@ -312,6 +329,14 @@ def test_a_reason_on_a_phone_is_in_sight(browser: Any, served: str) -> None:
     tab.page.locator("#command .part").nth(3).tap()
     box, dock = tab.page.locator("#why").bounding_box(), tab.page.locator("#dock").bounding_box()
     assert box and dock and box["y"] > 0 and box["y"] + box["height"] <= dock["y"]
+    tab.close()
+
+
+def test_a_refusal_on_a_phone_is_in_sight(browser: Any, served: str) -> None:
+    tab = Tab(browser, served, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    tab.page.locator("#o-scheme-bf16").tap(force=True)
+    box, dock = tab.page.locator("#note-scheme").bounding_box(), tab.page.locator("#dock").bounding_box()
+    assert box and dock and box["y"] + box["height"] <= dock["y"]
     tab.close()
 
 

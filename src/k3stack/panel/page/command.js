@@ -132,9 +132,20 @@ K3.command = (() => {
     for (const id of ["copy", "download"]) $(id).disabled = !possible;
     if (!written) fill($("command"), el("p", { class: "empty", text: t("command.none") }));
     else if (!possible) fill($("command"), el("p", { class: "empty" }, data(written.refused)));
-    else if (!same) fill($("command"), lines(different ? different.fresh : new Set()));
+    else if (!same) replace(lines(different ? different.fresh : new Set()));
     else for (const line of $("command").querySelectorAll(".fresh")) line.classList.remove("fresh");
     put(possible ? hints(answer, different) : []);
+  }
+
+  /** The command in place of the one before, scrolled as that was; where nothing that is new would be in sight, to the first that is. */
+  function replace(box) {
+    const old = $("command").querySelector(".code");
+    const at = old ? old.scrollTop : 0;
+    fill($("command"), box);
+    box.scrollTop = at;
+    const fresh = [...box.querySelectorAll(".fresh")].filter((line) => !line.textContent.startsWith("#"));
+    const seen = (line) => line.offsetTop >= box.scrollTop && line.offsetTop + line.offsetHeight <= box.scrollTop + box.clientHeight;
+    if (fresh.length && !fresh.some(seen)) box.scrollTop = fresh[0].offsetTop - box.clientHeight / 3;
   }
 
   function put(...shown) {

@@ -106,6 +106,7 @@ K3.rows = (() => {
     entry.pinned = value;
     fill(entry.pop);
     show(entry, value);
+    entry.note.scrollIntoView({ block: "nearest" });
   }
 
   /** Under the pointer a note floats: rows that moved away from under it would be chased. */
