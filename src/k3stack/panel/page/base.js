@@ -169,7 +169,8 @@ const K3 = (() => {
   function tell(text) {
     clearTimeout(quiet);
     quiet = setTimeout(() => {
-      if ($("told").textContent !== text) $("told").textContent = text;
+      if (document.documentElement.hasAttribute("aria-busy")) tell(text);
+      else if ($("told").textContent !== text) $("told").textContent = text;
     }, 700);
   }
 
