@@ -115,14 +115,17 @@ K3.memory = (() => {
 
   /** What would fit, with a button that takes it: shown once it was tried, because an engine's rules may forbid what memory allows. */
   function would(one, text, way) {
+    const head = el("strong", { text: t("would.fit") });
     const place = el("span", { class: "would-take" });
     const mine = drawn;
     const tryIt = async () => {
       const found = mine === drawn && K3.link.reaches(way) && (await attempt(one.role, way));
-      if (found && mine === drawn) fill(place, tried(one.role, way, found));
+      if (!found || mine !== drawn) return;
+      if (found.error) head.textContent = t("would.memory");
+      fill(place, tried(one.role, way, found));
     };
     setTimeout(tryIt, AT_REST_MS);
-    return el("p", { class: "would" }, el("span", {}, el("strong", { text: t("would.fit") }), data(text)), place);
+    return el("p", { class: "would" }, el("span", {}, head, data(text)), place);
   }
 
   function tried(role, way, { answer, error }) {
