@@ -12,11 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
 
 PICTURES = Path(__file__).with_name("pictures")
+COLOURS = 255
+"""A page has few; a picture of few is a third of the size."""
 DESK = {"width": 1440, "height": 1000}
 PHONE: dict[str, Any] = {
     "viewport": {"width": 390, "height": 844},
@@ -30,8 +34,8 @@ PHONE: dict[str, Any] = {
 
 def usual(browser: Any, address: str) -> None:
     """The beginning, with the reason of one flag."""
-    tab = Tab(browser, address, viewport=DESK)
-    tab.page.locator("#command .part", has_text="--load-format").hover()
+    tab = Tab(browser, address, viewport={**DESK, "height": 1130})
+    tab.page.locator("#command .part", has_text="--load-format").evaluate("node => node.focus({ preventScroll: true })")
     _take(tab, "panel.png")
 
 
@@ -40,6 +44,7 @@ def moved(browser: Any, address: str) -> None:
     tab = Tab(browser, address, viewport=DESK)
     tab.take("hardware", "h200")
     tab.take("scheme", "nvfp4-experts")
+    tab.page.locator(".would .tool").first.wait_for()
     _take(tab, "panel-moved.png")
 
 
@@ -55,6 +60,9 @@ def _take(tab: Tab, name: str) -> None:
     tab.page.wait_for_timeout(300)
     tab.page.screenshot(path=PICTURES / name)
     tab.close()
+    with Image.open(PICTURES / name) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(PICTURES / name, optimize=True)
 
 
 def main() -> None:

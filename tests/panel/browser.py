@@ -23,6 +23,13 @@ def serving() -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    with started(port) as address:
+        yield address
+
+
+@contextmanager
+def started(port: int | str) -> Iterator[str]:
+    """`k3 panel` on this port; its address."""
     command = [str(Path(sys.executable).with_name("k3")), "panel", "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         address = f"http://127.0.0.1:{port}/"

@@ -4,18 +4,21 @@ import json
 import shlex
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
 from k3stack.errors import NotKnownError, UsageError
-from k3stack.panel.answer import answer
+from k3stack.panel.answer import Answer, Way, answer
 from k3stack.panel.dimensions import start
+from k3stack.panel.follow import against
 from k3stack.plan.layout import Layout
 from k3stack.recipe.choice import Choice, Feature
+from k3stack.recipe.link import from_query
 from k3stack.recipe.render import Form
 from k3stack.values import dump
 from tests.cli.run import k3
-from tests.panel.states import follow, some
+from tests.panel.states import clicked, follow, some
 
 
 def text_of(shown: dict[str, Any]) -> str:
@@ -57,6 +60,35 @@ def test_a_plan_that_does_not_fit_has_no_command_and_says_what_would() -> None:
     shown = answer(start().at(1_048_576, 512), Form.DOCKER)
     assert shown.verdict == "does not fit" and shown.written is None
     assert shown.memory[0].would_fit and shown.memory[0].left_bytes < 0
+
+
+def changed(shown: Answer, role: str, way: Way) -> Choice:
+    """Where the page's button leads, as its script puts the link together."""
+    fields = dict(parse_qsl(shown.selection, keep_blank_values=True))
+    for name in ("context", "concurrency"):
+        fields[name] = str(getattr(way, name) or getattr(shown, name))
+    for name in ("utilization", "batched_tokens"):
+        fields |= {name: str(getattr(way, name))} if getattr(way, name) is not None else {}
+    if way.layout is not None:
+        fields["prefill" if role == "prefill" else "layout"] = way.layout
+    return from_query(urlencode(fields))
+
+
+def test_what_would_fit_fits_when_it_is_taken_unless_a_rule_forbids_it() -> None:
+    taken = forbidden = 0
+    for seed in range(120):
+        shown = answer(clicked(seed), Form.SHELL)
+        for memory in shown.memory:
+            for _, way in zip(memory.would_fit, memory.ways, strict=True):
+                choice = changed(shown, memory.role, way)
+                if against(choice):
+                    assert way.layout is not None, "milder work on the same layout cannot be against a rule"
+                    forbidden += 1
+                    continue
+                again = next(one for one in answer(choice, Form.SHELL).memory if one.role == memory.role)
+                assert again.verdict in ("fits", "tight") or len(shown.memory) > 1
+                taken += 1
+    assert taken > 20 and forbidden > 2
 
 
 def test_roles_of_a_split_deployment_have_a_memory_each() -> None:

@@ -1,7 +1,7 @@
 """300 random states: the served page and the exported site say what `k3 recipe` and `k3 plan` say, byte for byte."""
 
 import random
-from collections.abc import Iterator
+import shutil
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from k3stack.panel.rows import selection
 from k3stack.panel.walk import Coverage, beginning, reachable
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.render import Form
-from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, chromium, serving
+from tests.panel.browser import CHROMIUM, WHY_NOT, Tab, serving
 from tests.panel.states import clicked
 from tests.panel.test_answer import against_the_command_line, json_of
 
@@ -24,12 +24,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not CHROMIUM, reason=WHY_NOT)
 STATES = 300
 FEW = 60
 HELD = Coverage(("h200", "mi355x"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with chromium() as found:
-        yield found
 
 
 @lru_cache(maxsize=1)
@@ -133,6 +127,29 @@ def test_the_site_is_used_like_the_page(browser: Any, site: Path) -> None:
     assert not tab.page.locator("#machine").is_visible()
     tab.page.click("#copy")
     tab.until("document.getElementById('copy').textContent === 'Copied'")
+    tab.close()
+
+
+def test_the_site_takes_what_would_fit_at_one_of_its_stops(browser: Any, site: Path) -> None:
+    tab = Tab(browser, f"{site.as_uri()}/index.html", offline=True)
+    assert "Does not fit" in tab.text("#verdict") and "context 49,152" in tab.text("#limits")
+    tab.page.locator(".would .tool").first.click()
+    tab.settle()
+    assert "context=32768&concurrency=5" in tab.link(), "the site has no 49,152: the stop below it fits too"
+    assert "Does not fit" not in tab.text("#verdict") and tab.command()
+    assert "196,608 → 32,768" in tab.text("#notices")
+    tab.close()
+
+
+def test_a_file_of_the_site_that_is_gone_is_said(browser: Any, site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    next((tmp_path / "site" / "data").glob("mi355x-sglang-*.js")).unlink()
+    tab = Tab(browser, f"{(tmp_path / 'site').as_uri()}/index.html", offline=True)
+    tab.take("engine", "sglang")
+    before = tab.link()
+    tab.take("hardware", "mi355x")
+    assert "could not be read" in tab.text("#notices") and tab.link() == before
+    tab.said.clear()
     tab.close()
 
 

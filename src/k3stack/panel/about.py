@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from k3stack import __version__
+from k3stack.hardware.table import gpus
 from k3stack.panel.dimensions import DIMENSIONS
 from k3stack.panel.rows import selection
 from k3stack.recipe.choice import LONG, Choice
@@ -24,6 +25,7 @@ class About:
 
     Attributes:
         start: the selection it begins with.
+        per_node: how many GPUs of each kind a node has.
         covers: releases that an exported site holds, in words; empty when all are there.
     """
 
@@ -36,6 +38,7 @@ class About:
     concurrencies: tuple[int, ...]
     long: int
     dimensions: tuple[str, ...]
+    per_node: dict[str, int]
     covers: tuple[str, ...] = ()
 
 
@@ -52,5 +55,6 @@ def about(start: Choice, served: bool, covers: tuple[str, ...] = ()) -> About:
         CONCURRENCIES,
         LONG,
         DIMENSIONS,
+        {name: kind.gpus_per_node for name, kind in gpus().items()},
         covers,
     )

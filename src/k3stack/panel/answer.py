@@ -12,15 +12,18 @@ from typing import Any
 
 from k3stack.engines.rules import rules
 from k3stack.errors import NotKnownError
+from k3stack.panel.dimensions import layout_word
 from k3stack.panel.equivalent import plan_words, recipe_words
 from k3stack.panel.figures import Measured, measured
 from k3stack.panel.follow import against
 from k3stack.panel.lines import Part, marked
 from k3stack.panel.rows import Row, rows, selection
 from k3stack.panel.sources import address
+from k3stack.plan import changes
 from k3stack.plan.assess import Capacity
 from k3stack.plan.ledger import Line
 from k3stack.plan.plan import Plan, Verdict
+from k3stack.plan.reserves import Reserves
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
@@ -55,6 +58,17 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """What to change so that it fits, as fields of a link; None is as it was."""
+
+    layout: str | None
+    context: int | None
+    concurrency: int | None
+    batched_tokens: int | None
+    utilization: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What one GPU of one role holds; the plan's own figures.
 
@@ -63,6 +77,8 @@ class Memory:
         gpu_bytes: all memory of the GPU.
         budget_bytes: what the engine may use of it.
         would_fit: the smallest changes that would, when it does not fit.
+        ways: the same changes for a link to take.
+        replicas: how many such groups of GPUs share the requests; `capacity` is that of one.
         command: the `k3 plan` command that prints the same.
     """
 
@@ -78,6 +94,8 @@ class Memory:
     items: tuple[Bytes, ...]
     capacity: Capacity
     would_fit: tuple[str, ...]
+    ways: tuple[Way, ...]
+    replicas: int
     notes: tuple[str, ...]
     command: str
 
@@ -171,12 +189,20 @@ def answer(choice: Choice, form: Form) -> Answer:
     """
     for refusal in against(choice):
         raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
-    found = fit(choice, reserves=saved(choice.engine, choice.gpu.id))
-    return describe(choice, found, build(found.choice), form, rows(choice))
+    reserves = saved(choice.engine, choice.gpu.id)
+    found = fit(choice, reserves=reserves)
+    return describe(choice, found, build(found.choice), form, rows(choice), reserves)
 
 
-def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, shown: tuple[Row, ...]) -> Answer:
-    """The answer, from its pieces."""
+def describe(
+    choice: Choice,
+    found: Fit,
+    deployment: Deployment,
+    form: Form,
+    shown: tuple[Row, ...],
+    reserves: Reserves | None = None,
+) -> Answer:
+    """The answer, from its pieces; `reserves` are those that the planner was asked with."""
     engines = [role for role in deployment.roles if role.name != "router"]
     answering = engines[-1].command  # a prefill role of vLLM has no parsers: it answers nobody
     parsers = [flag for flag in answering.flags if flag.name in ("tool-call-parser", "reasoning-parser")]
@@ -188,7 +214,7 @@ def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, sho
         nodes=sum(role.nodes for role in engines),
         verdict=_worst(found),
         rows=shown,
-        memory=tuple(_memory(one.role, one.plan) for one in found.roles),
+        memory=tuple(_memory(one.role, one.plan, reserves) for one in found.roles),
         unknown=found.unknown,
         written=written(deployment, form) if found.yes else None,
         forms=_forms(choice.gpu.id, deployment),
@@ -204,9 +230,9 @@ def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, sho
     )
 
 
-def remembered(found: Fit) -> dict[str, Any]:
+def remembered(found: Fit, reserves: Reserves | None) -> dict[str, Any]:
     """What of an answer comes from the planner, as JSON."""
-    memory = [dump(_memory(one.role, one.plan)) for one in found.roles]
+    memory = [dump(_memory(one.role, one.plan, reserves)) for one in found.roles]
     return {"verdict": _worst(found), "memory": memory, "unknown": list(found.unknown)}
 
 
@@ -221,7 +247,7 @@ def why(reason: Reason) -> Why:
     return Why(reason.rule, reason.why, reason.source, reason.date, address(reason.source))
 
 
-def _memory(role: str, plan: Plan) -> Memory:
+def _memory(role: str, plan: Plan, reserves: Reserves | None) -> Memory:
     return Memory(
         role=role,
         verdict=plan.verdict.value,
@@ -235,8 +261,25 @@ def _memory(role: str, plan: Plan) -> Memory:
         items=tuple(_item(line) for line in plan.ledger.lines),
         capacity=plan.capacity,
         would_fit=plan.would_fit,
+        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves)) if plan.would_fit else (),
+        replicas=plan.layout.dp,
         notes=plan.notes,
         command=plan_words(plan),
+    )
+
+
+def _way(plan: Plan, way: changes.Way) -> Way:
+    asked, found = plan.workload, way.workload
+
+    def changed(name: str) -> Any:
+        return getattr(found, name) if getattr(found, name) != getattr(asked, name) else None
+
+    return Way(
+        layout_word(way.layout) if way.layout != plan.layout else None,
+        changed("context"),
+        changed("concurrency"),
+        changed("batched_tokens"),
+        changed("utilization"),
     )
 
 

@@ -1,7 +1,8 @@
 """The panel as an ASGI application.
 
 GET  /                   the page
-GET  /api/answer?...     everything it shows for a choice; without a query, the choice it begins with
+GET  /api/answer?...     everything it shows for a choice, or why the rules refuse it; without a query, the choice it
+                         begins with
 GET  /api/machine        what GPUs this machine has
 POST /api/check?...      the doctor's diagnosis of a copied command, the request's body
 
@@ -27,6 +28,7 @@ from k3stack.panel.answer import answer
 from k3stack.panel.checking import MAX_COMMAND_BYTES, diagnosis
 from k3stack.panel.dimensions import start
 from k3stack.panel.files import LANGUAGES, POLICY, SCRIPTS, call, page, strings
+from k3stack.panel.follow import against
 from k3stack.recipe.choice import Parsers
 from k3stack.recipe.link import from_query
 from k3stack.recipe.render import Form
@@ -114,7 +116,7 @@ class PanelApp:
             return "json", _json(await self._check(scope, receive))
         _only(method, "GET", "HEAD")
         if path == "/api/answer":
-            return "json", _json(dump(await asyncio.to_thread(self._asked, scope["query_string"].decode("latin-1"))))
+            return "json", await asyncio.to_thread(self._asked, scope["query_string"].decode("latin-1"))
         if path == "/api/machine":
             from k3stack.panel.machine import found
 
@@ -123,11 +125,16 @@ class PanelApp:
             return self._files[path]
         raise RefusedError(HTTPStatus.NOT_FOUND, "there is no such page", "The panel is at /.")
 
-    def _asked(self, query: str) -> Any:
+    def _asked(self, query: str) -> str:
         pairs = parse_qsl(query, keep_blank_values=True)
         form = _word(Form, dict(pairs).get("form", Form.DOCKER.value), "form")
         words = "&".join(part for part in query.split("&") if part and not part.startswith("form="))
-        return answer(from_query(words) if words else self._begin, form)
+        choice = from_query(words) if words else self._begin
+        if refusals := against(choice):
+            # The page asks whether things are possible: no is an answer, and nothing for a browser's list of errors.
+            reason = refusals[0].reason
+            return _error(reason.why.rstrip("."), reason.rule, refusals[0].fix)
+        return _json(dump(answer(choice, form)))
 
     async def _check(self, scope: Scope, receive: Receive) -> Any:
         asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))

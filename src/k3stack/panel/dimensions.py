@@ -33,6 +33,7 @@ from k3stack.spec.schemes import Scheme
 __all__ = [
     "DIMENSIONS",
     "Pair",
+    "layout_word",
     "pair_word",
     "published",
     "releases",
@@ -150,10 +151,11 @@ def _size(pair: Pair) -> tuple[int, ...]:
 def pair_word(pair: Pair) -> str:
     """A layout as one word of a link."""
     layout, prefill = pair
-    return _word(layout) if prefill is None else f"{_word(prefill)};{_word(layout)}"
+    return layout_word(layout) if prefill is None else f"{layout_word(prefill)};{layout_word(layout)}"
 
 
-def _word(layout: Layout) -> str:
+def layout_word(layout: Layout) -> str:
+    """The same for one role's layout."""
     return f"tp{layout.tp},pp{layout.pp},dp{layout.dp},dcp{layout.dcp}" + (",ep" if layout.ep else "")
 
 

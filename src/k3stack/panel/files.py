@@ -15,7 +15,10 @@ __all__ = ["LANGUAGES", "POLICY", "SCRIPTS", "call", "page", "strings"]
 
 LANGUAGES = ("en", "zh")
 
-SCRIPTS = ("base.js", "rows.js", "memory.js", "command.js", "more.js", "link.js", "main.js")
+SCRIPTS = (
+    *("base.js", "layouts.js", "rows.js", "memory.js", "command.js"),
+    *("more.js", "link.js", "paper.js", "main.js"),
+)
 """In the order in which the page loads them; `source.js`, where answers come from, stands before the last."""
 
 POLICY = (

@@ -133,15 +133,19 @@ class _Shard:
                 found = self._fit(choice.at(context, concurrency))
                 ratio = found.choice.workload.state_ratio
                 variants.add((context > LONG, ratio is not None))
-                line.append({**remembered(found), "fits": found.yes, "ratio": None if ratio is None else str(ratio)})
+                planned = remembered(found, self._saved(choice))
+                line.append({**planned, "fits": found.yes, "ratio": None if ratio is None else str(ratio)})
             cells.append(line)
         return self.pool.add(pooled(compact(cells), self.pool.add)), frozenset(variants)
 
     def _fit(self, choice: Choice) -> Fit:
+        return fit(choice, reserves=self._saved(choice))
+
+    def _saved(self, choice: Choice) -> Reserves | None:
         site = choice.engine, choice.gpu.id
         if site not in self._reserves:
             self._reserves[site] = saved(*site)
-        return fit(choice, reserves=self._reserves[site])
+        return self._reserves[site]
 
     # --- texts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from k3stack.hardware.table import Gpu
@@ -15,25 +15,41 @@ from k3stack.plan.reserves import Reserves
 from k3stack.plan.rules import refusals
 from k3stack.plan.same import Same
 
-__all__ = ["would_fit"]
+__all__ = ["Way", "ways", "would_fit"]
 
 _GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _TENSOR_SIZES = (32, 16, 8, 4)
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A layout and a workload that fit, near to what was asked."""
+
+    layout: Layout
+    workload: Workload
+
+
 def would_fit(plan: Plan, reserves: Reserves | None = None) -> Iterator[str]:
+    """The ways that would fit, each in words."""
+    for way in ways(plan, reserves):
+        place = f" ({way.layout.describe()})" if way.layout != plan.layout else ""
+        how = f"with {_difference(plan.workload, way.workload)}" if way.workload != plan.workload else "as asked"
+        yield f"{way.layout.gpus} x {plan.gpu.name}{place} {how}"
+
+
+def ways(plan: Plan, reserves: Reserves | None = None) -> Iterator[Way]:
     """A milder workload on the same GPUs, the fewest GPUs for a milder workload, and the fewest for this one."""
     milder = _milder(plan, plan.layout, reserves) if plan.verdict is not Verdict.NOT_SUPPORTED else None
     if milder is not None:
-        yield f"{plan.layout.gpus} x {plan.gpu.name} with {milder}"
+        yield Way(plan.layout, milder)
     for layout in _others(plan):
         if _fits(plan, layout, plan.workload, reserves):
-            yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) as asked"
+            yield Way(layout, plan.workload)
             return
         if milder is None:
             milder = _milder(plan, layout, reserves)
             if milder is not None:
-                yield f"{layout.gpus} x {plan.gpu.name} ({layout.describe()}) with {milder}"
+                yield Way(layout, milder)
 
 
 def _fits(plan: Plan, layout: Layout, workload: Workload, reserves: Reserves | None) -> bool:
@@ -49,7 +65,7 @@ def _job_fits(
     return left_bytes(Job(model.spec, gpu, layout, workload, known, reserves)) >= 0
 
 
-def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None:
+def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> Workload | None:
     """The mildest change of the workload that fits: more memory for the engine, less context, fewer requests."""
     asked = plan.workload
     if not _fits(plan, layout, _mildest(asked), reserves):
@@ -62,7 +78,7 @@ def _milder(plan: Plan, layout: Layout, reserves: Reserves | None) -> str | None
                         asked, context=context, concurrency=concurrency, utilization=utilization, batched_tokens=tokens
                     )
                     if tried != asked and _fits(plan, layout, tried, reserves):
-                        return _difference(asked, tried)
+                        return tried
     return None
 
 

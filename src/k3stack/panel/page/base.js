@@ -140,10 +140,16 @@ const K3 = (() => {
     return number(count);
   };
 
+  const closed = () => {
+    const any = Boolean($("notices").firstChild);
+    fill($("notices"));
+    return any;
+  };
+
   let timer = 0;
   /** Tell the reader something for a while, at the top of the page; several lines stay until they are closed. */
   function notice(lines, action) {
-    const close = () => fill($("notices"));
+    const close = closed;
     clearTimeout(timer);
     fill(
       $("notices"),
@@ -158,6 +164,17 @@ const K3 = (() => {
     if (lines.length === 1 && !action) timer = setTimeout(close, 6000);
   }
 
+  let quiet = 0;
+  /** Tell a screen reader something once things are at rest: a slider that is moved does not read the page aloud. */
+  function tell(text) {
+    clearTimeout(quiet);
+    quiet = setTimeout(() => {
+      if (document.documentElement.hasAttribute("aria-busy")) tell(text);
+      else if ($("told").textContent !== text) $("told").textContent = text;
+    }, 700);
+  }
+
+  /** Put a text on the clipboard and say on the button whether it is there. */
   async function copy(text, button) {
     let done = true;
     try {
@@ -165,9 +182,10 @@ const K3 = (() => {
     } catch {
       done = copyOld(text);
     }
-    const before = button.dataset.t;
     button.textContent = t(done ? "copied" : "copy.failed");
-    setTimeout(() => (button.textContent = t(before)), 1600);
+    tell(button.textContent);
+    setTimeout(() => (button.textContent = t(button.dataset.t)), 1600);
+    return done;
   }
 
   /** For pages from a file, where browsers keep the clipboard's newer interface back. */
@@ -210,7 +228,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, copy, download, kept, once,
+    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, closed, tell, copy, download, kept, once,
     get language() {
       return language;
     },

@@ -3,10 +3,13 @@
 K3.command = (() => {
   const { el, t, data, fill, $, origin, copy, download } = K3;
   let written = null;
+  let before = null;
   let choose = () => {};
 
   /** The text, byte for byte as `k3 recipe` prints it. */
-  const text = () => (written ? written.lines.map((line) => line.map((part) => part[0]).join("")).join("\n") : "");
+  const text = () => textsOf(written).join("\n");
+
+  const textsOf = (command) => (command ? command.lines.map((line) => line.map((part) => part[0]).join("")) : []);
 
   function forms(answer, form) {
     const box = el("div", { class: "chips tabs", role: "radiogroup", "aria-label": t("row.form") });
@@ -43,60 +46,149 @@ K3.command = (() => {
   function explain(part, number) {
     for (const other of $("command").querySelectorAll(".part.on")) other.classList.remove("on");
     part.classList.add("on");
-    fill($("why"), el("p", { class: "why-what" }, data(part.textContent, "code")), written.reasons[number].map(reason));
+    $("why").classList.add("open");
+    fill($("why"), el("p", { class: "why-what", "aria-hidden": "true" }, code(part.textContent)), written.reasons[number].map(reason));
   }
 
   function reason(one) {
     return el("div", { class: "reason" }, el("p", {}, data(one.why)), el("p", { class: "hint" }, origin(one), " ", data(one.rule, "code", { class: "rule" })));
   }
 
-  function lines() {
-    const code = el("pre", { class: "code", tabindex: "-1", translate: "no", lang: "en" });
-    for (const line of written.lines) {
-      const row = el("span", { class: "line" });
-      for (const [words, number] of line) {
-        if (number < 0) row.append(words);
-        else row.append(part(words, number));
-      }
-      row.append("\n");
-      code.append(row);
-    }
-    const parts = [...code.querySelectorAll(".part")];
+  /** A long line goes on below, further in than it began; by the style of an element, which the policy allows to scripts alone. */
+  const DEEPEST = 10;
+  function lines(fresh) {
+    const box = el("pre", { class: "code", tabindex: "-1", translate: "no", lang: "en" });
+    written.lines.forEach((line, at) => {
+      const row = el("span", { class: fresh.has(at) ? "line fresh" : "line" });
+      for (const [words, number] of line) row.append(number < 0 ? words : part(words, number));
+      const indent = /^ */.exec(row.textContent)[0].length;
+      row.style.setProperty("--inward", `${Math.min(indent, matchMedia("(max-width: 560px)").matches ? 4 : DEEPEST) + 4}ch`);
+      if (!row.textContent) row.append("\n");
+      box.append(row);
+    });
+    const parts = [...box.querySelectorAll(".part")];
     if (parts.length) parts[0].tabIndex = 0;
-    code.addEventListener("keydown", (event) => arrows(event, parts));
-    return code;
+    box.addEventListener("keydown", (event) => arrows(event, parts));
+    box.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      event.target.click();
+    });
+    return box;
   }
 
+  /** Words and no button element, so that a reader can mark and copy across them and a line can break inside. */
   function part(words, number) {
-    const button = el("button", { type: "button", class: "part", tabindex: "-1", "aria-describedby": "why", text: words });
-    const shown = () => explain(button, number);
-    button.addEventListener("mouseenter", shown);
-    button.addEventListener("focus", shown);
-    button.addEventListener("click", shown);
-    return button;
+    const made = el("span", { role: "button", class: "part", tabindex: "-1", "aria-describedby": "why", text: words });
+    const shown = () => explain(made, number);
+    made.addEventListener("mouseenter", shown);
+    made.addEventListener("focus", shown);
+    made.addEventListener("click", shown);
+    return made;
   }
 
-  function draw(answer, form) {
+  const code = (words) => el("code", { translate: "no", lang: "en", text: words });
+  const trimmed = (line) => line.replace(/ \\$/, "").trim();
+
+  /** What the last choice changed: the numbers of the lines that are new, and the texts that went. */
+  function difference() {
+    if (!before || before.form !== written.form) return null;
+    const had = textsOf(before).map(trimmed);
+    const have = textsOf(written).map(trimmed);
+    const fresh = new Set();
+    have.forEach((line, at) => {
+      const found = had.indexOf(line);
+      if (found >= 0) had.splice(found, 1);
+      else fresh.add(at);
+    });
+    const told = (line) => line !== "" && !line.startsWith("#");
+    return { fresh, came: [...fresh].map((at) => have[at]).filter(told), went: had.filter(told) };
+  }
+
+  const MOST = 8;
+  function changes({ came, went }) {
+    if (!came.length && !went.length) return [el("p", { class: "hint", text: t("changed.nothing") })];
+    const list = (all, mark) => [
+      ...all.slice(0, MOST).map((line) => el("li", { class: mark }, el("span", { class: "heard", text: t(`changed.${mark}`) }), code(line))),
+      all.length > MOST ? el("li", { class: "hint", text: t("changed.more", { count: all.length - MOST }) }) : null,
+    ];
+    return [el("p", { class: "why-title", text: t("changed") }), el("ul", { class: "changed" }, [...list(went, "went"), ...list(came, "came")].filter(Boolean))];
+  }
+
+  function hints(answer, different) {
+    const checked = answer.checked_by ? el("p", { class: "hint" }, t("checked.by", { parser: K3.said(answer.checked_by) })) : null;
+    return [...(different ? changes(different) : []), el("p", { class: "hint", text: t("why.hint") }), checked];
+  }
+
+  function draw(answer, form, compared) {
     const same = written && answer.written && JSON.stringify(written) === JSON.stringify(answer.written) && $("command").lang === K3.language;
     forms(answer, form);
-    if (same) return;
+    if (same && !compared) return;
+    if (written && written.lines.length) before = written;
     written = answer.written;
     $("command").lang = K3.language;
     const possible = Boolean(written && written.lines.length);
+    const different = compared && possible ? difference() : null;
     for (const id of ["copy", "download"]) $(id).disabled = !possible;
     if (!written) fill($("command"), el("p", { class: "empty", text: t("command.none") }));
     else if (!possible) fill($("command"), el("p", { class: "empty" }, data(written.refused)));
-    else fill($("command"), lines());
-    fill($("why"), el("p", { class: "hint", text: possible ? t("why.hint") : "" }), possible && answer.checked_by ? el("p", { class: "hint" }, t("checked.by", { parser: answer.checked_by })) : null);
+    else if (!same) replace(lines(different ? different.fresh : new Set()));
+    else for (const line of $("command").querySelectorAll(".fresh")) line.classList.remove("fresh");
+    put(possible ? hints(answer, different) : []);
+  }
+
+  /** The command in place of the one before, scrolled as that was; where nothing that is new would be in sight, to the first that is. */
+  function replace(box) {
+    const old = $("command").querySelector(".code");
+    const at = old ? old.scrollTop : 0;
+    fill($("command"), box);
+    box.scrollTop = at;
+    const fresh = [...box.querySelectorAll(".fresh")].filter((line) => !line.textContent.startsWith("#"));
+    const seen = (line) => line.offsetTop >= box.scrollTop && line.offsetTop + line.offsetHeight <= box.scrollTop + box.clientHeight;
+    if (fresh.length && !fresh.some(seen)) box.scrollTop = fresh[0].offsetTop - box.clientHeight / 3;
+  }
+
+  function put(...shown) {
+    $("why").classList.remove("open");
+    fill($("why"), ...shown);
+  }
+
+  /** Put an explanation away; whether there was one. */
+  function dismiss() {
+    const part = $("command").querySelector(".part.on");
+    if (!part) return false;
+    part.classList.remove("on");
+    put(el("p", { class: "hint", text: t("why.hint") }));
+    return true;
   }
 
   function same(answer) {
-    fill($("same"), t("same"), data(answer.command, "code"));
+    fill($("same"), t("same"), code(answer.command));
   }
 
-  $("copy").addEventListener("click", () => copy(text(), $("copy")));
+  /** What every part is for, on paper: each reason once, with all the parts that have it. */
+  function sheet() {
+    const found = new Map();
+    for (const [words, number] of (written ? written.lines : []).flat()) {
+      if (number >= 0) found.set(number, new Set([...(found.get(number) || []), words]));
+    }
+    return [...found].map(([number, parts]) => el("div", { class: "sheet-reason" }, el("p", {}, [...parts].flatMap((words, at) => [at ? t("comma") : "", code(words)])), written.reasons[number].map(reason)));
+  }
+
+  /** Mark the command, for a reader whose browser will not copy. */
+  function mark() {
+    const box = $("command").querySelector(".code");
+    if (box) getSelection().selectAllChildren(box);
+  }
+
+  $("copy").addEventListener("click", async () => {
+    if (await copy(text(), $("copy"))) return;
+    mark();
+    K3.notice([t("copy.marked")]);
+  });
   $("download").addEventListener("click", () => download(written.file, text()));
   $("copy-client").addEventListener("click", () => copy($("client").textContent, $("copy-client")));
+  $("copy-same").addEventListener("click", () => copy($("same").querySelector("code").textContent, $("copy-same")));
 
-  return { draw: (answer, form) => (draw(answer, form), same(answer)), text, reason, onForm: (run) => (choose = run) };
+  return { draw: (answer, form, compared) => (draw(answer, form, compared), same(answer)), text, reason, sheet, dismiss, onForm: (run) => (choose = run) };
 })();

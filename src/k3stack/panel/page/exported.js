@@ -22,14 +22,14 @@
       script.onload = () => resolve(shards[name]);
       script.onerror = () => {
         delete loading[name];
-        reject(new Error(`data/${name}.js`));
+        reject(Object.assign(new Error(`data/${name}.js`), { gone: true }));
       };
       document.head.append(script);
     });
     return loading[name];
   }
 
-  const missing = () => new Error(K3.t("export.missing", { covers: K3.facts.covers.join(", ") }));
+  const missing = () => Object.assign(new Error(K3.t("export.missing", { covers: K3.facts.covers.join(", ") })), { missing: true });
 
   /** One cell of a compact grid; a number stands for a part in the pool. */
   function cell(part, row, column, pool) {

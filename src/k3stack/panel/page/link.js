@@ -37,6 +37,23 @@ K3.link = (() => {
     return new URLSearchParams(order.filter((name) => fields.has(name)).map((name) => [name, fields.get(name)])).toString();
   }
 
+  /** Whether a change that would fit can be taken here: a site of files holds no other shares of memory. */
+  const reaches = (way) => K3.facts.served || (way.utilization === null && way.batched_tokens === null);
+
+  /** The state with a change of one role's layout and of the workload; sliders of a site stop at or below it. */
+  function changed(state, role, way) {
+    const fields = new Map(new URLSearchParams(state.selection));
+    if (way.layout !== null) fields.set(role === "prefill" ? "prefill" : "layout", way.layout);
+    for (const name of ["utilization", "batched_tokens"]) if (way[name] !== null) fields.set(name, String(way[name]));
+    const below = (stops, value) => (K3.facts.served ? value : stops.filter((stop) => stop <= value).at(-1) || stops[0]);
+    return {
+      ...state,
+      selection: selection(fields),
+      context: below(K3.facts.contexts, way.context ?? state.context),
+      concurrency: below(K3.facts.concurrencies, way.concurrency ?? state.concurrency),
+    };
+  }
+
   /** What a link wants in each row. */
   function wanted(fields) {
     const rows = {};
@@ -82,5 +99,5 @@ K3.link = (() => {
     return { answer, said };
   }
 
-  return { write, read, selection, replay };
+  return { write, read, selection, replay, reaches, changed };
 })();

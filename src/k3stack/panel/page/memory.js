@@ -1,10 +1,14 @@
 // The verdict, the memory of a GPU, the sliders and what limits.
 "use strict";
 K3.memory = (() => {
-  const { el, t, data, fill, $, number, gb, tokens, origin } = K3;
+  const { el, t, data, fill, $, number, gb, tokens } = K3;
   const KINDS = ["weights", "workspace", "state", "kv"];
   const sliders = {};
   let slid = () => {};
+  let change = () => {};
+  let attempt = async () => null;
+  let drawn = 0;
+  const AT_REST_MS = 200;
 
   /** The role that decides: the first that does not fit, else the one with the least left. */
   function decisive(memory) {
@@ -25,12 +29,21 @@ K3.memory = (() => {
     const one = decisive(answer.memory);
     const word = t(`verdict.${answer.verdict}.word`);
     const head = t("verdict.head", { gpus: t("gpus", { count: answer.gpus }), nodes: t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes }) });
+    const role = one && answer.memory.length > 1 ? t("verdict.role", { role: t(`role.${one.role}`) }) : "";
     fill(
       $("verdict"),
       el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }),
-      el("span", { class: "verdict-more" }, head, one ? sentence(one) : ""),
+      el("span", { class: "verdict-more" }, head, role, one ? sentence(one) : ""),
     );
-    fill($("dock"), el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }), el("span", { class: "figure", text: one ? `${gb(one.total_bytes)} / ${gb(one.budget_bytes)}` : "" }), el("span", { text: t("dock") }));
+    const figures = one && one.verdict !== "not supported" ? `${gb(one.total_bytes)} / ${gb(one.budget_bytes)}` : "";
+    fill($("dock"), el("span", { class: "verdict-word", "data-verdict": answer.verdict, text: word }), el("span", { class: "figure", text: figures }), el("span", { class: "dock-go", text: t("dock") }));
+  }
+
+  /** Whether another choice fits, in a line: what a pointer or the focus that rests on it is told. */
+  function foretold(answer) {
+    const one = decisive(answer.memory);
+    const place = t("verdict.head", { gpus: t("gpus", { count: answer.gpus }), nodes: t(answer.nodes === 1 ? "node" : "nodes", { count: answer.nodes }) });
+    return el("span", { class: "foretold" }, el("strong", { "data-verdict": answer.verdict, text: t(`verdict.${answer.verdict}.word`) }), t("colon"), place, one ? sentence(one) : "");
   }
 
   function bar(one, several) {
@@ -69,23 +82,62 @@ K3.memory = (() => {
 
   function limits(answer) {
     const rows = [];
+    drawn++;
     for (const one of answer.memory) {
       const held = one.capacity;
       const pairs = [
-        [t("limit.requests"), `${number(held.full_requests)}`],
-        [t("limit.by"), t(`limit.${held.limited_by}`)],
+        [t("limit.requests"), number(held.full_requests)],
         [t("limit.longest"), number(held.longest_context)],
         [t("limit.tokens"), number(held.kv_tokens)],
+        [t("limit.by"), t(`limit.${held.limited_by}`)],
       ];
       if (held.state_ratio !== null) pairs.push([t("limit.ratio"), String(held.state_ratio)]);
       if (answer.memory.length > 1) rows.push(el("h3", { class: "role", text: t(`role.${one.role}`) }));
+      rows.push(...inFlight(answer, one));
       rows.push(el("dl", { class: "facts" }, pairs.map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { class: "figure", text: value })))));
-      for (const change of one.would_fit) rows.push(el("p", { class: "would" }, el("strong", { text: t("would.fit") }), data(change)));
+      if (one.replicas > 1) rows.push(el("p", { class: "hint", text: t("limit.replicas", { count: one.replicas }) }));
+      one.would_fit.forEach((text, at) => rows.push(would(one, text, one.ways[at])));
       for (const note of one.notes) rows.push(el("p", { class: "hint" }, data(note)));
     }
     for (const note of answer.unknown) rows.push(el("p", { class: "hint" }, data(note)));
     fill($("limits"), rows);
   }
+
+  /** What the two sliders mean together: how many of the requests can be of full length, and what the others may be. */
+  function inFlight(answer, one) {
+    if (!["fits", "tight"].includes(one.verdict) || one.role === "prefill") return [];
+    const held = one.capacity;
+    const full = Math.min(held.full_requests * one.replicas, answer.concurrency);
+    const average = Math.min(Math.floor(held.kv_tokens / Math.ceil(answer.concurrency / one.replicas)), answer.context);
+    const values = { count: number(answer.concurrency), full: number(full), context: number(answer.context), average: number(average) };
+    return [el("p", { class: "in-flight", text: t(full >= answer.concurrency ? "flight.all" : "flight.some", values) })];
+  }
+
+  /** What would fit, with a button that takes it: shown once it was tried, because an engine's rules may forbid what memory allows. */
+  function would(one, text, way) {
+    const head = el("strong", { text: t("would.fit") });
+    const place = el("span", { class: "would-take" });
+    const mine = drawn;
+    const tryIt = async () => {
+      const found = mine === drawn && K3.link.reaches(way) && (await attempt(one.role, way));
+      if (!found || mine !== drawn) return;
+      if (found.error) head.textContent = t("would.memory");
+      fill(place, tried(one.role, way, found));
+    };
+    setTimeout(tryIt, AT_REST_MS);
+    return el("p", { class: "would" }, el("span", {}, head, data(text)), place);
+  }
+
+  function tried(role, way, { answer, error }) {
+    if (error) return el("span", { class: "hint" }, t("not.possible"), data(error.message), error.next ? [t("stop"), data(error.next)] : "");
+    const left = decisive(answer.memory);
+    const still = ["fits", "tight"].includes(left.verdict) ? null : el("span", { class: "hint", text: t("would.still", { role: t(`role.${left.role}`) }) });
+    return [el("button", { type: "button", class: "tool", text: t("would.take"), onclick: () => change(role, way) }), still];
+  }
+
+  /** The words of the bar, for those who do not know them. */
+  const meanings = () =>
+    el("dl", { class: "words" }, [...KINDS, "free", "outside"].map((kind) => el("div", {}, el("dt", {}, el("span", { class: `key ${kind}`, "aria-hidden": "true" }), " ", t(`memory.${kind}`)), el("dd", { text: t(`memory.${kind}.about`) }))));
 
   function items(answer) {
     const blocks = answer.memory.map((one) =>
@@ -121,7 +173,7 @@ K3.memory = (() => {
         el("p", { class: "same" }, t("same"), data(one.command, "code")),
       ),
     );
-    fill($("items"), blocks);
+    fill($("items"), meanings(), blocks);
   }
 
   const nearest = (stops, value) => stops.reduce((best, stop, at) => (Math.abs(stop - value) < Math.abs(stops[best] - value) ? at : best), 0);
@@ -141,33 +193,33 @@ K3.memory = (() => {
 
   function say(name, value) {
     const { input, output } = sliders[name];
-    const text = name === "context" ? t("tokens", { count: number(value), short: tokens(value) }) : t("requests", { count: number(value) });
-    output.textContent = text;
-    input.setAttribute("aria-valuetext", text);
+    output.textContent = name === "context" ? t("tokens", { count: number(value), short: tokens(value) }) : t("requests", { count: number(value) });
+    input.setAttribute("aria-valuetext", output.textContent);
   }
 
-  function slide(answer) {
+  /** A slider that is being moved stays where the hand is; what is drawn may be an answer to an earlier place. */
+  function slide(answer, moving) {
     for (const name of ["context", "concurrency"]) {
       const one = sliders[name];
       one.label.textContent = t(`slider.${name}`);
-      if (document.activeElement !== one.input || one.stops[Number(one.input.value)] !== answer[name]) {
-        one.input.value = String(nearest(one.stops, answer[name]));
-      }
+      if (moving(name)) continue;
+      const at = Number(one.input.value);
+      if (one.stops[at] !== answer[name]) one.input.value = String(nearest(one.stops, answer[name]));
       say(name, answer[name]);
     }
   }
 
-  function draw(answer) {
+  function draw(answer, moving = () => false) {
     if (!sliders.context) {
       slider("context", K3.facts.contexts);
       slider("concurrency", K3.facts.concurrencies);
     }
     K3.once("verdict", [answer.verdict, answer.gpus, answer.nodes, answer.memory], () => verdict(answer));
     fill($("memory"), answer.memory.map((one) => bar(one, answer.memory.length > 1)));
-    slide(answer);
-    K3.once("limits", [answer.memory, answer.unknown], () => limits(answer));
+    slide(answer, moving);
+    K3.once("limits", [answer.memory, answer.unknown, answer.context, answer.concurrency, answer.selection], () => limits(answer));
     K3.once("items", answer.memory, () => items(answer));
   }
 
-  return { draw, onSlide: (run) => (slid = run), origin };
+  return { draw, foretold, onSlide: (run) => (slid = run), onChange: (run) => (change = run), onAttempt: (run) => (attempt = run) };
 })();

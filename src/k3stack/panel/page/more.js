@@ -32,37 +32,34 @@ K3.more = (() => {
       fill($("figures"), el("p", { class: "hint", text: t("figures.none") }));
       return;
     }
-    const shown = answer.figures.map((one, at) => {
-      const fits = [one.same_engine ? t("figures.same.engine") : t("figures.other.engine"), one.same_size ? t("figures.same.size") : ""].filter(Boolean);
-      const head = el("summary", {}, data(one.setting), t("comma"), data(one.setup, "span", {}, K3.listed(one.setup, ",")), " ", fits.map((text) => el("span", { class: "tag", text })));
-      return el("details", { class: "series", open: at === 0 && one.same_engine }, head, table(one), el("p", { class: "hint" }, t("origin.measured"), ": ", K3.source(one.source, one.url), one.notes ? [". ", data(one.notes)] : ""));
-    });
-    fill($("figures"), shown);
+    const near = answer.figures.filter((one) => one.same_engine);
+    const far = answer.figures.filter((one) => !one.same_engine);
+    const others = far.length ? el("details", { class: "series others" }, el("summary", { text: t("figures.others", { count: far.length }) }), far.map((one) => series(one, false))) : null;
+    fill($("figures"), near.map((one, at) => series(one, at === 0)), others);
+  }
+
+  function series(one, open) {
+    const size = one.same_size ? el("span", { class: "tag", text: t("figures.same.size") }) : "";
+    const head = el("summary", {}, data(one.setting), t("comma"), data(one.setup, "span", {}, K3.listed(one.setup, ",")), " ", size);
+    return el("details", { class: "series", open }, head, table(one), el("p", { class: "hint" }, t("origin.measured"), t("colon"), K3.source(one.source, one.url), one.notes ? [". ", data(one.notes)] : ""));
   }
 
   function table(one) {
     const names = [...new Set(one.runs.flatMap((run) => Object.keys(run.metrics)))];
     const cell = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? number(value, Number.isInteger(value) ? 0 : 1) : K3.said(String(value)));
+    const columns = [
+      [t("figures.tokens"), (run) => (run.isl === null ? "" : `${cell(run.isl)} / ${cell(run.osl)}`)],
+      [t("figures.concurrency"), (run) => cell(run.concurrency)],
+      ...names.map((name) => [metric(name), (run) => cell(run.metrics[name])]),
+    ].filter(([, value]) => one.runs.some((run) => value(run) !== ""));
     return el(
       "div",
       { class: "scroll", tabindex: "0", role: "group", "aria-label": t("figures") },
       el(
         "table",
-        { class: "table" },
-        el("thead", {}, el("tr", {}, [t("figures.tokens"), t("figures.concurrency"), ...names.map(metric)].map((text) => el("th", { scope: "col", text })))),
-        el(
-          "tbody",
-          {},
-          one.runs.map((run) =>
-            el(
-              "tr",
-              {},
-              el("td", { class: "figure", text: run.isl === null ? "" : `${cell(run.isl)} / ${cell(run.osl)}` }),
-              el("td", { class: "figure", text: cell(run.concurrency) }),
-              names.map((name) => el("td", { class: "figure", translate: "no", text: cell(run.metrics[name]) })),
-            ),
-          ),
-        ),
+        { class: "table narrow" },
+        el("thead", {}, el("tr", {}, columns.map(([text]) => el("th", { scope: "col", class: "figure", text })))),
+        el("tbody", {}, one.runs.map((run) => el("tr", {}, columns.map(([, value]) => el("td", { class: "figure", translate: "no", text: value(run) }))))),
       ),
     );
   }

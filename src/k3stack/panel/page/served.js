@@ -1,10 +1,16 @@
 // Answers from `k3 panel`.
 "use strict";
 K3.source_of = (() => {
+  const PATIENCE_MS = 20000;
   async function asked(path, options) {
-    const response = await fetch(path, options);
-    const body = await response.json();
-    if (response.ok) return body;
+    let response, body;
+    try {
+      response = await fetch(path, { ...options, signal: AbortSignal.timeout(PATIENCE_MS) });
+      body = await response.json();
+    } catch {
+      throw Object.assign(new Error(K3.t("gone")), { next: K3.t("gone.served"), gone: true });
+    }
+    if (response.ok && !body.error) return body;
     const error = new Error(body.error ? body.error.what : response.statusText);
     Object.assign(error, { where: body.error && body.error.where, next: body.error && body.error.next });
     throw error;
