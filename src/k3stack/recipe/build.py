@@ -17,6 +17,7 @@ from k3stack.plan.plan import Plan
 from k3stack.recipe.assemble import Assembly, fill
 from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, from_plan, refused
 from k3stack.recipe.deployment import WORKER, Command, Deployment, Reason, Role, reason_of
+from k3stack.recipe.pairing import Said, disagreements
 from k3stack.recipe.router import router
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
@@ -193,16 +194,16 @@ def _sample(value: Any) -> Any:
     return fill(value, {"head": "10.0.0.1", "self": "10.0.0.2"})
 
 
-_SHARED = ("kv-cache-dtype", "block-size", "page-size", "mamba-ssm-dtype", "served-model-name", "max-model-len")
-
-
 def _disagreements(deployment: Deployment) -> Iterator[str]:
     """What prefill and decode must have in common, because one reads the cache that the other wrote."""
     engines = [role.command for role in deployment.roles if role.name != "router"]
-    for name in _SHARED:
-        values = {str(command.flag(name)) for command in engines}
-        if len(values) > 1:
-            yield f"the roles disagree about --{name}: {', '.join(sorted(values))}"
+    if len(engines) == 2:
+        prefill, decode = (_said(deployment, command) for command in engines)
+        yield from (f"{one.what}: {one.rule.why}" for one in disagreements(deployment.engine, prefill, decode))
+
+
+def _said(deployment: Deployment, command: Command) -> Said:
+    return Said(command.values(), command.model, deployment.version, version_known=True)
 
 
 def _digest(choice: Choice, rules: list[Rule], image: Rule) -> str | None:

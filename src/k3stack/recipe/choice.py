@@ -168,6 +168,9 @@ class Choice:
             "inside_nvlink": layout.gpus <= gpu.nvlink_gpus,
             "replica_crosses_nodes": layout.tp * layout.pp > gpu.gpus_per_node,
             "pd_stages_differ": self.layout.pp not in (1, prefill.pp),
+            "pd_dcp_differs": self.layout.dcp != prefill.dcp,
+            "pd_prefill_dcp": prefill.dcp,
+            "pd_tp_divides": max(self.layout.tp, prefill.tp) % min(self.layout.tp, prefill.tp) == 0,
         }
 
 

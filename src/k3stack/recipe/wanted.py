@@ -190,7 +190,8 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
             raise UsageError(
                 "is missing", where="--tp", hint="These options set the layout of decode, which needs --tp."
             )
-        return Layout(wanted.tp, pp, dp, ep, dcp), known.prefill
+        decode = Layout(wanted.tp, pp, dp, ep, dcp)
+        return decode, _prefill(wanted.engine, decode, known)
     layout = Layout(wanted.tp or max(1, (wanted.gpus or 8) // (pp * dp)), pp, dp, ep, dcp)
     if wanted.gpus is not None and layout.gpus != wanted.gpus:
         raise UsageError(
@@ -198,6 +199,13 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
             where="--gpus",
         )
     return layout, None
+
+
+def _prefill(engine: str, decode: Layout, known: Suggestion) -> Layout | None:
+    """The published layout of prefill; on vLLM both sides must decode in the same context-parallel way."""
+    if known.prefill is None or engine != "vllm" or decode.dcp == 1:
+        return known.prefill
+    return replace(known.prefill, tp=decode.tp, dcp=decode.dcp)
 
 
 def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:

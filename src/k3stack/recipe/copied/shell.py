@@ -21,6 +21,9 @@ _LIST = re.compile(r"([A-Za-z_]\w*)\[[@*]\]")
 _REDIRECTIONS = {">", ">>", "<", ">&", "<&", "&>", "&>>", ">|", "<>", "<<<"}
 _OPENING = ("if", "while", "until", "for", "select", "case", "{")
 _WORDS = {"then", "do", "!", "time"}
+_RANK = re.compile(r"(?i)(rank|procid|node_?id|index)$")
+"""Variables that differ between nodes: the default that a script gives them is one node's."""
+
 _LONGEST = 65_536
 """Characters of a filled word: a script that doubles a variable again and again is not followed."""
 
@@ -256,6 +259,8 @@ class _Script:
         if head is None or head.quoted or head.looked_up or not _ASSIGNMENT.fullmatch(head.text):
             return None
         name, more, first = _assigned(head.text)
+        if _RANK.search(name) and any(_DEFAULT.fullmatch(piece.text) for piece in word.pieces if piece.looked_up):
+            return name, f"${{{name}}}"
         text = "".join(self._text(piece) for piece in (Piece(first), *word.pieces[1:]))
         old = " ".join(self.now.values.get(name, ())) if more else ""
         return name, (old + text)[:_LONGEST]
@@ -325,7 +330,7 @@ class _Script:
                 return self._inner(other) if self.now.values.get(name) else ""
             if name in self.now.values and (self.now.values[name] != ("",) or ":" not in how):
                 return " ".join(self.now.values[name])
-            return f"${{{name}}}" if how.endswith("?") else self._inner(other)
+            return f"${{{name}}}" if how.endswith("?") or _RANK.search(name) else self._inner(other)
         if name in self.now.values:
             return " ".join(self.now.values[name])
         return f"${{{name}}}"
