@@ -40,6 +40,11 @@ class PairRule(GroupRule):
     decode: dict[str, Any] = Field(default_factory=dict)
     versions: str = ""
 
+    @property
+    def flag(self) -> str:
+        """The flag that it is about; empty where it is about something that several say."""
+        return "" if self.of in ("tp", "pp", "dcp", "version", "model") else self.of.partition(".")[0]
+
     def concerns(self, version: str) -> bool:
         """Whether it holds for a release."""
         return not self.versions or SpecifierSet(self.versions, prereleases=True).contains(version)

@@ -61,6 +61,12 @@ class Examination:
         )
 
     @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was taken for granted for every engine."""
+        engines = [one.diagnosis for one in self.roles if not one.diagnosis.engine.endswith("-router")]
+        return tuple(text for text in engines[0].assumed if all(text in one.assumed for one in engines))
+
+    @property
     def only(self) -> Diagnosis | None:
         """The diagnosis of a text that holds one command, with what is to be said of the text."""
         if len(self.roles) != 1:
