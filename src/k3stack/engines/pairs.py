@@ -11,7 +11,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["GroupRule", "PairRule", "group_rule", "pair_rules"]
+__all__ = ["GroupRule", "PairRule", "group_rule", "group_rules", "pair_rules"]
 
 Must = Literal["equal", "divide", "decode-equal-or-one", "equal-or-prefill-one"]
 
@@ -68,7 +68,12 @@ def pair_rules(engine: str) -> tuple[PairRule, ...]:
     return tuple(rule for rule in _file().pairs if rule.engine == engine)
 
 
+def group_rules() -> tuple[GroupRule, ...]:
+    """The rules about several commands, in file order."""
+    return tuple(_file().groups)
+
+
 @lru_cache
 def group_rule(name: str) -> GroupRule:
     """The rule of this name about several commands."""
-    return next(rule for rule in _file().groups if rule.id == name)
+    return next(rule for rule in group_rules() if rule.id == name)

@@ -15,7 +15,7 @@ from k3stack.engines.rules import Rule, applying, refusals
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import Gpu
 from k3stack.recipe.choice import CARD, Choice, Parsers, Serving
-from k3stack.recipe.copied import Copied, take_apart
+from k3stack.recipe.copied import TYPOGRAPHIC, Copied, take_apart
 from k3stack.recipe.copied.programs import engine_of_image
 from k3stack.recipe.deployment import WORKER
 from k3stack.recipe.meaning import (
@@ -30,9 +30,14 @@ from k3stack.recipe.meaning import (
 )
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Diagnosis", "Finding", "Weight", "diagnose", "diagnosis_of", "parser_faults", "secrets", "shell_faults"]
+__all__ = ["Diagnosis", "Finding", "Weight", "diagnose", "diagnosis_of", "parser_faults", "shell_faults", "text_faults"]
 
-_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}")
+_SECRET = re.compile(
+    r"(?<![A-Za-z0-9_])(?:hf_(?:[A-Za-z0-9]{12,}|(?=[A-Za-z]*\d)[A-Za-z0-9]{8,})|sk-[A-Za-z0-9_-]{8,})"
+)
+"""A token of the Hugging Face hub, or of an API; hf_transfer and a task-runner are none."""
+
+_BROKEN_LINE = re.compile(r"\\[ \t]+$", re.MULTILINE)
 
 
 class Weight(StrEnum):
@@ -100,7 +105,7 @@ def diagnose(
         NotKnownError: there is no snapshot of this release.
     """
     found = diagnosis_of(take_apart(text), gpu, version, parsers)
-    return replace(found, findings=tuple(dict.fromkeys((*found.findings, *secrets(text)))))
+    return replace(found, findings=tuple(dict.fromkeys((*found.findings, *text_faults(text)))))
 
 
 def diagnosis_of(
@@ -295,8 +300,26 @@ def _container(copied: Copied, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(Weight.ADVICE, "floating-image", f"{docker.image} floats", why, fix, "sglang#32541, vllm#51975")
 
 
-def secrets(text: str) -> Iterator[Finding]:
-    """A token that is written out."""
+def text_faults(text: str) -> Iterator[Finding]:
+    """What is wrong with a text whatever it starts: tokens, and what became of its characters on the way."""
+    if _BROKEN_LINE.search(text):
+        yield Finding(
+            Weight.WRONG,
+            "broken-line",
+            "a space stands behind a backslash at the end of a line",
+            "A shell goes on to the next line only when the backslash is the last character.",
+            "Remove the space.",
+            "k3stack",
+        )
+    if TYPOGRAPHIC.search(text):
+        yield Finding(
+            Weight.STOPS,
+            "typographic",
+            "dashes or quotation marks are typographic",
+            "A text program changed them on the way: neither a shell nor the engine takes them for what they were.",
+            "Write two plain hyphens and straight quotation marks.",
+            "k3stack",
+        )
     if _SECRET.search(text):
         why = "It ends up in shell histories, process lists and tickets."
         yield Finding(
@@ -321,19 +344,25 @@ def _needed(
     copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading
 ) -> Iterator[Finding]:
     """What the rules would set, and a command for K3 cannot be right without."""
+    elsewhere = bool(values.get("config"))
     misread = {problem.word.partition("=")[0].lstrip("-") for problem in understood.problems}
     for rule in applying(copied.engine, facts):
         if not rule.needed:
             continue
         for name, value in rule.set.items():
-            if name in misread or str(value).startswith(WORKER):
+            if name in misread or str(value).startswith(WORKER) or (elsewhere and name not in values):
                 continue
             if not _given(value, values.get(name)):
                 given = f"is {values[name]}" if name in values else "is missing"
                 yield _of(rule, Weight.WRONG, f"--{name} {given}", _set(name, value))
         for name, text in rule.env.items():
             given = copied.environment.get(name, "")
-            if "{" in text or given == text or (given.isdecimal() and text.isdecimal() and int(given) > int(text) > 1):
+            if (
+                "{" in text
+                or given == text
+                or name in copied.unexported
+                or (given.isdecimal() and text.isdecimal() and int(given) > int(text) > 1)
+            ):
                 continue
             yield _of(rule, Weight.WRONG, f"{name}={text} is missing", f"Set {name}={text}.")
         if rule.patches and "PYTHONPATH" not in copied.environment:

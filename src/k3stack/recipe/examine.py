@@ -15,8 +15,8 @@ from k3stack.recipe.doctor import (
     Weight,
     diagnosis_of,
     parser_faults,
-    secrets,
     shell_faults,
+    text_faults,
 )
 from k3stack.recipe.meaning import number_of, role_of
 from k3stack.recipe.together import Part, together
@@ -87,7 +87,7 @@ def examine(
     found = take_all_apart(text)
     parts = [_part(one, gpu, version, parsers) for one in found if one.engine != _OTHER_ROUTER]
     other = any(one.engine == _OTHER_ROUTER for one in found)
-    common = [*together(parts, other), *secrets(text)]
+    common = [*together(parts, other), *text_faults(text)]
     roles = tuple(Examined(one.name, one.copied.place, one.copied.line, one.diagnosis) for one in parts)
     return Examination(roles, tuple(dict.fromkeys(common)))
 

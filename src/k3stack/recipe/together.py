@@ -192,20 +192,29 @@ def _gpus(part: Part) -> frozenset[str] | None:
 
 
 def _nodes(engines: Sequence[Part]) -> Iterator[Finding]:
-    groups: dict[tuple[str, str, str], list[Part]] = {}
+    servers: dict[tuple[str, str], dict[str, list[Part]]] = {}
     for one in engines:
         values = one.diagnosis.settings
-        rank = str(values.get("node-rank", "0"))
-        if number_of(values, "nnodes") > 1 and rank.isdecimal():
+        if number_of(values, "nnodes") > 1 and str(values.get("node-rank", "0")).isdecimal():
             head = str(values.get("master-addr") or values.get("dist-init-addr") or "")
-            groups.setdefault((one.copied.engine, one.role, head), []).append(one)
-    for (engine, role, _), nodes in groups.items():
-        if len(nodes) > 1:
-            yield from _server(engine, role, nodes)
+            servers.setdefault((one.copied.engine, one.role), {}).setdefault(head, []).append(one)
+    for (engine, role), heads in servers.items():
+        nodes = [one for several in heads.values() for one in several]
+        if len(heads) > 1 and len({_rank(one) for one in nodes}) == len(nodes):
+            said = ", ".join(head or "nothing" for head in heads)
+            yield _of(group_rule("nodes-differ"), f"the nodes of {role} differ in the address of rank 0: {said}")
+            heads = {"": nodes}
+        for several in heads.values():
+            if len(several) > 1:
+                yield from _server(engine, role, several)
+
+
+def _rank(part: Part) -> int:
+    return number_of(part.diagnosis.settings, "node-rank", 0)
 
 
 def _server(engine: str, role: str, nodes: Sequence[Part]) -> Iterator[Finding]:
-    ranks = [number_of(one.diagnosis.settings, "node-rank", 0) for one in nodes]
+    ranks = [_rank(one) for one in nodes]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
     if twice:
         yield _of(group_rule("same-rank"), f"{role} has rank {', '.join(map(str, twice))} more than once")

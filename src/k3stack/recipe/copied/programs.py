@@ -157,6 +157,7 @@ def _plain_script(text: str) -> str:
     """Without what marks a prompt or a unit file."""
     text = re.sub(r"(?m)^[ \t]*\$ ", "", text)
     text = re.sub(r"(?m)^(\([\w.-]+\) )?[\w.-]+@[\w.-]+:[^\s#$]*[#$] ", "", text)
+    text = re.sub(r"(?m)^\t[@-]+(?=\w)", "", text)  # a recipe in a Makefile
     text = re.sub(r"(?m)^ExecStart=[-@:+!]*", "", text)
     text = re.sub(r"(?m)^Environment=(\"?)(\w+=.*?)\1$", r"export \2", text)
     text = re.sub(r"(?m)^(\s*command)\s*=\s*(?=\S)", "", text) if re.search(r"(?m)^\[program:", text) else text
