@@ -104,3 +104,24 @@ def test_sizes_that_contradict_each_other() -> None:
         choose(Wanted(gpu("b300"), gpus=16, tp=16, dp=2))
     with pytest.raises(UsageError, match="missing"):
         choose(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, ep=True))
+
+
+def test_both_roles_of_vllm_spread_the_cache_alike() -> None:
+    """NIXL moves K3's cache between sides of one decode-context-parallel size only."""
+    pair = Wanted(gpu("gb300"), serving=Serving.DISAGGREGATED, tp=16, dcp=16)
+    made = choose(pair)
+    assert made.prefill is not None and (made.prefill.tp, made.prefill.dcp) == (16, 16)
+    assert not refused(made)
+    apart = replace(made, prefill=replace(made.prefill, dcp=1))
+    assert {one.reason.rule for one in refused(apart)} == {"vllm-pd-dcp-differs"}
+    sglang = choose(replace(pair, engine="sglang", tp=8, dcp=8))
+    assert sglang.prefill is not None and sglang.prefill.dcp == 1 and not refused(sglang)
+    wrong = replace(sglang, prefill=replace(sglang.prefill, dcp=4))
+    assert "sglang-pd-dcp" in {one.reason.rule for one in refused(wrong)}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_sizes_that_leave_ranks_without_a_partner(engine: str) -> None:
+    made = choose(Wanted(gpu("b300"), engine, serving=Serving.DISAGGREGATED, tp=8))
+    uneven = replace(made, prefill=Layout(tp=12))
+    assert f"{engine}-pd-tp-divides" in {one.reason.rule for one in refused(uneven)}

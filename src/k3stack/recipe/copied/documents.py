@@ -180,7 +180,7 @@ def _words(said: Any) -> list[str]:
             raise InputError(
                 f"the command cannot be read: {error}", where="command", hint="Check its quotes."
             ) from error
-    return [str(one) for one in said] if isinstance(said, list) else []
+    return [one for one in said if isinstance(one, str)] if isinstance(said, list) else []
 
 
 # --- compose ---------------------------------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def _service(name: str, said: dict[str, Any]) -> Iterator[Copied]:
         else tuple(_interpolated(one) for one in said.get("ports", ()) if isinstance(one, str)),
         mounts=tuple(one for one in said.get("volumes", ()) if isinstance(one, str)),
     )
-    profiles = said.get("profiles")
-    host = "compose" if not profiles else f"compose {','.join(map(str, profiles))}"
+    profiles = _words(said.get("profiles"))
+    host = f"compose {','.join(profiles)}".rstrip()
     for one in _tried(in_container([*entry, *words], given, image, docker, entry=bool(entry))):
         yield replace(one, place=name, host=host, line=0)
 

@@ -122,7 +122,7 @@ def in_shell(
     failed: InputError | None = None
     some = False
     for simple in simple_commands(_plain_script(text), variables):
-        if last is not None and not simple.text and simple.words[0].startswith("-") and len(simple.words[0]) > 1:
+        if last is not None and simple.words and re.match(r"--?\w", simple.words[0]):
             last = replace(last, words=(*last.words, *simple.words), cut=last.cut or simple.words[0])
             continue
         if last is not None:
