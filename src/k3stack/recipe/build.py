@@ -100,7 +100,7 @@ def _deployment(choice: Choice, served_name: str | None) -> Deployment:
 def _role(
     choice: Choice, name: str, layout: Layout, facts: dict[str, Any], chosen: list[Rule], served_name: str | None
 ) -> Role:
-    assembly = Assembly(places(choice, layout, facts["nodes"]))
+    assembly = Assembly(places(choice, layout, facts["nodes"], name))
     served = served_name or choice.model_path.rstrip("/").rpartition("/")[2].lower()
     assembly.set("served-model-name", served, _NAME)
     assembly.apply(chosen)
@@ -124,9 +124,9 @@ def _role(
     )
 
 
-def places(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
+def places(choice: Choice, layout: Layout, nodes: int, role: str = "server") -> dict[str, Any]:
     """What stands for the places in rules' values, for a role with this layout."""
-    work = choice.workload
+    work = choice.work(role)
     sequences = -(-work.concurrency // layout.dp)
     return {
         "version": choice.version,

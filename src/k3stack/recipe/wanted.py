@@ -65,6 +65,7 @@ class Wishes:
     prefix_caching: bool = True
     batched_tokens: int | None = None
     utilization: float | None = None
+    prefill_utilization: float | None = None
     parsers: Parsers = Parsers.KIMI_K3
 
     @property
@@ -103,6 +104,10 @@ def choose(wanted: Wanted) -> Choice:
         UsageError: the sizes contradict each other.
         NotKnownError: no layout is known for this hardware and none was given.
     """
+    if wanted.prefill_utilization is not None and wanted.serving is Serving.UNIFIED:
+        raise UsageError(
+            "is for prefill and decode apart", where="--prefill-utilization", hint="Add --serving prefill-decode."
+        )
     known = _suggestion(wanted)
     layout, prefill = _layouts(wanted, known)
     as_known = known is not None and (known.layout, known.prefill) == (layout, prefill)
@@ -116,6 +121,7 @@ def choose(wanted: Wanted) -> Choice:
         goal=wanted.goal,
         serving=wanted.serving,
         prefill=prefill,
+        prefill_utilization=wanted.prefill_utilization,
         features=wanted.features,
         model=wanted.model,
         parsers=wanted.parsers,
