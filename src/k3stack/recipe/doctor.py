@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from k3stack.engines.check import broken_rules, unknown_variables
+from k3stack.engines.check import Broken, broken_rules, unknown_variables
 from k3stack.engines.reading import Fault, Reading, read
 from k3stack.engines.releases import Release, latest, release, versions
 from k3stack.engines.rules import Rule, applying, refusals
@@ -129,14 +129,15 @@ def diagnosis_of(
     assumed += _not_read(copied, values)
     model = model_of(understood, values)
     facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, parsers).value}
+    broken = list(broken_rules(copied.engine, facts, values, copied.environment))
     findings = [
         *shell_faults(copied),
         *parser_faults(understood, taken, copied.launcher),
         *_dead(taken, copied.environment),
         *_container(copied, facts),
         *_refused(copied.engine, facts),
-        *_broken(copied.engine, facts, values, copied.environment),
-        *_needed(copied, facts, values, understood),
+        *_broken(broken),
+        *_needed(copied, facts, values, understood, {key for one in broken for key in one.rule.needs}),
     ]
     return Diagnosis(
         engine=copied.engine,
@@ -333,24 +334,22 @@ def _refused(engine: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield _of(rule, weight, rule.why.rstrip("."))
 
 
-def _broken(
-    engine: str, facts: Mapping[str, Any], values: Mapping[str, Any], environment: Mapping[str, str]
-) -> Iterator[Finding]:
-    for broken in broken_rules(engine, facts, values, environment):
+def _broken(found: Iterable[Broken]) -> Iterator[Finding]:
+    for broken in found:
         yield Finding(Weight.WRONG, broken.rule.id, broken.what, broken.rule.why, broken.fix, broken.rule.source)
 
 
 def _needed(
-    copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading
+    copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading, told: set[str]
 ) -> Iterator[Finding]:
-    """What the rules would set, and a command for K3 cannot be right without."""
+    """What the rules would set, and a command for K3 cannot be right without; what a check has told is left out."""
     elsewhere = bool(values.get("config"))
     misread = {problem.word.partition("=")[0].lstrip("-") for problem in understood.problems}
     for rule in applying(copied.engine, facts):
         if not rule.needed:
             continue
         for name, value in rule.set.items():
-            if name in misread or str(value).startswith(WORKER) or (elsewhere and name not in values):
+            if name in misread or name in told or str(value).startswith(WORKER) or (elsewhere and name not in values):
                 continue
             if not _given(value, values.get(name)):
                 given = f"is {values[name]}" if name in values else "is missing"
