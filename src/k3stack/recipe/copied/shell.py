@@ -204,7 +204,9 @@ class _Script:
 
     def _pattern(self, text: str) -> None:
         if text == ")":
-            self.place = "|".join(word for one in self.words for word in self._filled(one)).strip("*|") or self.place
+            outer = self.scopes[-1].place if self.scopes else ""
+            names = "|".join(word for one in self.words for word in self._filled(one)).strip("*|")
+            self.place = names or outer
             self.pattern, self.words = False, []
 
     def _bracket(self) -> None:
