@@ -135,6 +135,64 @@ def test_the_lines_are_those_of_the_text() -> None:
     assert [one.line for one in examine(text).roles] == [4, 7, 10]
 
 
+DYNAMO = """
+kind: ConfigMap
+data:
+  prefill.yaml: |-
+    model-path: moonshotai/Kimi-K3
+    trust-remote-code: true
+    disaggregation-mode: prefill
+    disaggregation-transfer-backend: mooncake
+    tp-size: 8
+    page-size: 64
+    enable-hierarchical-cache: true
+  decode.yaml: |-
+    model-path: moonshotai/Kimi-K3
+    trust-remote-code: true
+    disaggregation-mode: decode
+    disaggregation-transfer-backend: mooncake
+    tp-size: 8
+    dcp-size: 8
+    page-size: 32
+---
+kind: DynamoGraphDeployment
+metadata: {name: k3}
+spec:
+  components:
+  - name: Frontend
+    podTemplate: {spec: {containers: [{name: main, image: d, command: [python3, -m, dynamo.frontend], args: []}]}}
+  - name: Prefill
+    podTemplate:
+      spec:
+        containers:
+        - &worker
+          name: main
+          image: registry/dynamo:1.4.0-sglang-runtime
+          command: [python3, -m, dynamo.sglang]
+          args: [--config, /etc/sglang/prefill.yaml, --dyn-reasoning-parser, kimi_k3]
+  - name: Decode
+    podTemplate:
+      spec:
+        containers:
+        - {<<: *worker, args: [--config, /etc/sglang/decode.yaml, --dyn-tool-call-parser, kimi_k3, --page-size, "16"]}
+"""
+
+
+def test_a_deployment_whose_settings_lie_in_a_config_map() -> None:
+    seen = examine(DYNAMO)
+    assert [(one.name, one.place) for one in seen.roles] == [
+        ("prefill", "k3/Prefill/main"),
+        ("decode", "k3/Decode/main"),
+    ]
+    prefill, decode = (one.diagnosis.settings for one in seen.roles)
+    assert prefill["enable-hierarchical-cache"] is True and decode["page-size"] == "16"
+    assert {one.rule for one in seen.together} == {"sglang-pair-page"}
+    for one in seen.roles:
+        assert not any(finding.rule == "unknown flag" for finding in one.diagnosis.findings)
+        assert any("Dynamo" in text for text in one.diagnosis.assumed)
+        assert not any("was not read" in text for text in one.diagnosis.assumed)
+
+
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 DRAFT = "--speculative-config.model RedHatAI/Kimi-K3-speculator.dspark --speculative-config.method dspark"

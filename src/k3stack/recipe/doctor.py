@@ -189,7 +189,7 @@ def version_of(copied: Copied) -> str | None:
     Raises:
         NotKnownError: there is no snapshot of it.
     """
-    if not copied.image or engine_of_image(copied.image) != copied.engine:
+    if not copied.image or copied.launcher or engine_of_image(copied.image) != copied.engine:
         return None
     tag = copied.image.partition("@")[0].rpartition(":")[2]
     if copied.engine == "vllm" and tag == CARD:

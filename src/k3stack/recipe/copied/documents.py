@@ -44,7 +44,41 @@ def in_documents(text: str) -> list[Copied]:
             found += walk.node(document, (), {})
     except RecursionError:
         return []
+    settings = _settings(documents)
+    return [_with_settings(one, settings) for one in found]
+
+
+def _settings(documents: list[Any]) -> dict[str, dict[str, Any]]:
+    """The files of config maps that hold settings of an engine, by their names."""
+    found: dict[str, dict[str, Any]] = {}
+    for document in documents:
+        if not isinstance(document, dict) or document.get("kind") != "ConfigMap":
+            continue
+        data = document.get("data")
+        for name, text in data.items() if isinstance(data, dict) else ():
+            try:
+                held = yaml.load(text, Loader=_LOADER) if isinstance(text, str) else None
+            except (yaml.YAMLError, RecursionError, ValueError):
+                continue
+            if isinstance(held, dict):
+                found[name] = held
     return found
+
+
+def _with_settings(copied: Copied, settings: Mapping[str, dict[str, Any]]) -> Copied:
+    """With the settings of the file that `--config` names, where it is in the text; flags of the command win."""
+    words = list(copied.words)
+    at = words.index("--config") if "--config" in words[:-1] else -1
+    held = settings.get(words[at + 1].rpartition("/")[2]) if at >= 0 else None
+    if held is None:
+        return copied
+    given = {word.partition("=")[0] for word in words if word.startswith("--")}
+    more: list[str] = []
+    for name, value in held.items():
+        if f"--{name}" not in given and value != "false":
+            values = value if isinstance(value, list) else [value]
+            more += [f"--{name}", *(one for one in values if isinstance(one, str) and one != "true")]
+    return replace(copied, words=(*words[:at], *words[at + 2 :], *more))
 
 
 class _Walk:
