@@ -193,6 +193,13 @@ def test_a_deployment_whose_settings_lie_in_a_config_map() -> None:
         assert not any("was not read" in text for text in one.diagnosis.assumed)
 
 
+def test_what_dynamo_does_itself_is_not_called_missing() -> None:
+    words = "--model moonshotai/Kimi-K3 --trust-remote-code --nnodes 4 -tp 8 -pp 4 --dyn-tool-call-parser kimi_k3"
+    found = examine(f"VLLM_ENGINE_READY_TIMEOUT_S=7200 python3 -m dynamo.vllm {words}", gpu("h200")).only
+    assert found is not None and found.good
+    assert not examine(f"vllm serve {words.partition(' ')[2]}", gpu("h200")).good
+
+
 # --- pairs ------------------------------------------------------------------------------------------------------------
 
 DRAFT = "--speculative-config.model RedHatAI/Kimi-K3-speculator.dspark --speculative-config.method dspark"

@@ -128,8 +128,12 @@ def diagnosis_of(
     values = understood.values()
     assumed += _not_read(copied, values)
     model = model_of(understood, values)
-    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, parsers).value}
+    wanted = Parsers.RAW if copied.launcher and "parser" in " ".join(copied.words) else parsers
+    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, wanted).value}
     broken = list(broken_rules(copied.engine, facts, values, copied.environment))
+    if copied.launcher:  # which tells the nodes of each other
+        values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
+        broken = [one for one in broken if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys()]
     findings = [
         *shell_faults(copied),
         *parser_faults(understood, taken, copied.launcher),

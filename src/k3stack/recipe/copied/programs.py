@@ -196,6 +196,8 @@ def in_words(words: list[str], environment: Mapping[str, str], depth: int = 0, l
     if words[:2] == ["set", "--"]:  # our own scripts put a command together so, and change it then
         words = words[2:] if "${@}" not in words else []
     words = [word for word in words if word != "${@}"]
+    while len(words) > 1 and re.fullmatch(r"\$\{\w+\}", words[0]):
+        words = words[1:]  # something that the text does not give, in front of the program
     if not words or words[:2] == ["command", "-v"]:
         return
     program = words[0].rpartition("/")[2]

@@ -311,12 +311,13 @@ class _Script:
                         open_word = other
             else:
                 open_word = (open_word or "") + self._text(piece)
-        return [*made, *([open_word] if open_word is not None else [])]
+        nothing = not open_word and any(piece.looked_up and self._items(piece) == [] for piece in word.pieces)
+        return [*made, *([open_word] if open_word is not None and not nothing else [])]
 
     def _items(self, piece: Piece) -> list[str] | None:
-        """The items of `${NAME[@]}`, where the script made the list."""
+        """The items of `${NAME[@]}`; none where the script made no such list."""
         found = _LIST.fullmatch(piece.text)
-        return list(self.now.values[found[1]]) if found and found[1] in self.now.values else None
+        return list(self.now.values.get(found[1], ())) if found else None
 
     def _known(self, piece: Piece) -> bool:
         return not self._text(piece).startswith("$")

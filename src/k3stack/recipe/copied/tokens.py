@@ -105,7 +105,11 @@ class _Scanner:
 
     def _operator(self) -> str:
         found = _OPERATOR.match(self.text, self.at)
-        if found is None or _PLACE.match(self.text, self.at):
+        if (
+            found is None
+            or (not self.begun and self.text[self.at + 1 : self.at + 2] == "(" and found[0] in "<>")
+            or _PLACE.match(self.text, self.at)
+        ):
             return ""
         return found[0]
 
@@ -186,9 +190,8 @@ class _Scanner:
             self._dollar(quoted=False)
         elif char == "`":
             self._add(f"`{self._until('`', self.at + 1)}`")
-        elif place := _PLACE.match(self.text, self.at):
-            self._add(place[0])
-            self._forward(place[0])
+        elif char in "<>":
+            self._process()
         else:
             run = _RUN.match(self.text, self.at)
             self._add(run[0] if run else char)
@@ -262,6 +265,13 @@ class _Scanner:
             self._add("$", quoted)
             self.at += 1
 
+    def _process(self) -> None:
+        """A place in a guide, `<N>`, or another command's input, `>(tee log)`."""
+        place = _PLACE.match(self.text, self.at)
+        text = place[0] if place else self.text[self.at] + self._balanced(self.at + 1)
+        self._add(text, quoted=not place)
+        self._forward(text)
+
     def _ansi(self) -> None:
         found = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL).match(self.text, self.at)
         if found is None:
@@ -273,6 +283,19 @@ class _Scanner:
 
     def _balanced(self, start: int) -> str:
         """The text from a bracket to the one that closes it; quotes inside are passed over."""
+        inside = self._closed(start, quotes=True)
+        if not inside or "\n" in inside:
+            inside = self._closed(start, quotes=False) or inside
+        if inside:
+            return inside
+        raise InputError(
+            f"the command cannot be read: {self.text[start]} is never closed",
+            where=f"line {self.line}",
+            hint="Check its quotes.",
+        )
+
+    def _closed(self, start: int, quotes: bool) -> str:
+        """The same; empty where it is never closed. Texts inside may have an apostrophe that is no quote."""
         pairs = {"{": "}", "(": ")"}
         opened = self.text[start]
         depth, at, quote = 0, start, ""
@@ -282,7 +305,7 @@ class _Scanner:
                 quote = "" if char == quote else quote
             elif char == "\\":
                 at += 1
-            elif char in "'\"":
+            elif quotes and char in "'\"":
                 quote = char
             elif char == opened:
                 depth += 1
@@ -291,6 +314,4 @@ class _Scanner:
                 if depth == 0:
                     return self.text[start : at + 1]
             at += 1
-        raise InputError(
-            f"the command cannot be read: {opened} is never closed", where=f"line {self.line}", hint="Check its quotes."
-        )
+        return ""
