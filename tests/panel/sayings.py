@@ -186,8 +186,8 @@ SEVERAL = (
     "sglang-router --prefill http://a:30000 3",
     f"{_VLLM} --nnodes 4 --node-rank 1 --master-addr a\n{_VLLM} --nnodes 4 --node-rank 1 --master-addr a",
     f"{_VLLM} --nnodes 4 --node-rank 1 --master-addr a\n{_VLLM} --nnodes 4 --node-rank 2 --master-addr a",
-    f"VLLM_A=1\n{_VLLM} \\ \n--config a.yaml",
-    f"VLLM_A=1\nVLLM_B=1\n{_VLLM} \\\n# eight\n--seed 1 \u2014port 3 --speculative-config {{a:1}}",
+    f"VLLM_USE_V2_MODEL_RUNNER=1\n{_VLLM} \\ \n--config a.yaml",
+    f"VLLM_USE_V2_MODEL_RUNNER=1\nNCCL_DEBUG=1\n{_VLLM} \\\n# eight\n--seed 1 \u2014port 3 --hf-overrides {{a:1}}",
     f"python3 -m dynamo.vllm --model moonshotai/Kimi-K3 {_NIXL} kv_both --dyn-nothing 3",
 )
 """Several commands with every kind of fault that they have together, and what a shell makes of them."""

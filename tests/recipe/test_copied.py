@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from k3stack.errors import InputError, K3Error
+from k3stack.hardware.table import gpu
 from k3stack.recipe.copied import Copied, take_all_apart
+from k3stack.recipe.doctor import diagnose
 from k3stack.recipe.examine import examine
 
 MODEL = "moonshotai/Kimi-K3"
@@ -210,6 +212,18 @@ def rules(text: str) -> set[str]:
 def test_a_command_that_is_cut_off_is_read_whole_and_told(text: str) -> None:
     assert "cut-command" in rules(text) and "vllm-remote-code" not in rules(text)
     assert "cut-command" not in rules(text.replace("\n\n", "\n").replace("# eight\n", "").replace("m\n", "m \\\n"))
+
+
+def test_sizes_that_are_not_known_are_not_held_against_a_command() -> None:
+    for size in ("$TP", "<N>", "{{TP}}"):
+        found = examine(f"vllm serve {MODEL} --tensor-parallel-size {size}", gpu("b300")).only
+        assert found is not None and not any("floor" in one.rule or "heads" in one.rule for one in found.findings)
+    assert "vllm-floor-8" in {one.rule for one in diagnose(f"vllm serve {MODEL} -tp 4", gpu("b300")).findings}
+
+
+def test_variables_of_the_script_itself_are_not_the_engines() -> None:
+    text = f"VLLM_PORT=8001\nVLLM_ARGS='--seed 1'\nVLLM_LIST=(--seed 1)\nvllm serve {MODEL} --port $VLLM_PORT"
+    assert "not-exported" not in rules(text)
 
 
 def test_variables_that_stay_in_the_shell_are_told_once() -> None:

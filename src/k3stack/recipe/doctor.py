@@ -26,6 +26,7 @@ from k3stack.recipe.meaning import (
     parsers_of,
     role_of,
     scheme_of,
+    sizes_known,
     workload_of,
 )
 from k3stack.spec.schemes import Scheme
@@ -134,6 +135,8 @@ def diagnosis_of(
     if copied.launcher:  # which tells the nodes of each other
         values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
         broken = [one for one in broken if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys()]
+    read_by_engine = (name for name in copied.unexported if name in taken.variables or name.startswith("NCCL_"))
+    copied = replace(copied, unexported=tuple(read_by_engine))
     findings = [
         *shell_faults(copied),
         *parser_faults(understood, taken, copied.launcher),
@@ -235,6 +238,8 @@ def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, 
         unsaid.add("scheme")
     if gpu is None:
         unsaid |= {"gpu", "vendor", "architecture", "inside_nvlink", "replica_crosses_nodes"}
+    if not sizes_known(copied.engine, values):
+        unsaid |= {"gpus", "strategy", "inside_nvlink", "replica_crosses_nodes", "dcp_is_tp", "tp_mod_dcp"}
     sequences, batched = values.get("max-num-seqs"), values.get("max-num-batched-tokens")
     if sequences is None or batched is None:
         unsaid.add("batched_below_sequences")

@@ -18,6 +18,7 @@ __all__ = [
     "parsers_of",
     "role_of",
     "scheme_of",
+    "sizes_known",
     "workload_of",
 ]
 
@@ -47,6 +48,17 @@ def layout_of(engine: str, values: Mapping[str, Any]) -> Layout:
         tp = max(1, total // dp)
         pp, dcp, ep = number_of(values, "pp-size"), number_of(values, "dcp-size"), number_of(values, "ep-size") > 1
     return Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp if tp % max(dcp, 1) == 0 else 1)
+
+
+_SIZES = {
+    "vllm": ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "decode-context-parallel-size"),
+    "sglang": ("tp-size", "pp-size", "dp-size", "attn-dp-size", "dcp-size"),
+}
+
+
+def sizes_known(engine: str, values: Mapping[str, Any]) -> bool:
+    """Whether every size that a command gives is a number, and not a variable or a place in a guide."""
+    return all(str(values.get(name, 1)).isdecimal() for name in _SIZES[engine])
 
 
 def scheme_of(model: str, values: Mapping[str, Any]) -> Scheme | None:

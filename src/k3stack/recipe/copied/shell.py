@@ -101,6 +101,7 @@ class _Script:
         self.skip = False  # the next word is the target of a redirection
         self.array: tuple[str, str, list[str]] | None = None
         self.function = ""
+        self.used: set[str] = set()  # variables that the script itself looks up
 
     def run(self, text: str) -> Iterator[Simple]:
         for token in tokens(text):
@@ -288,7 +289,7 @@ class _Script:
     ) -> Simple:
         values = {name: " ".join(value) for name, value in self.now.values.items()}
         handed = {name: value for name, value in values.items() if name in self.now.exported} | dict(front or {})
-        kept = {name: value for name, value in values.items() if name not in handed}
+        kept = {name: value for name, value in values.items() if name not in handed and name not in self.used}
         return Simple(words, handed, kept, line, self.place, self.block, background, text)
 
     def _filled(self, word: Word) -> list[str]:
@@ -317,6 +318,7 @@ class _Script:
     def _items(self, piece: Piece) -> list[str] | None:
         """The items of `${NAME[@]}`; none where the script made no such list."""
         found = _LIST.fullmatch(piece.text)
+        self.used |= {found[1]} if found else set()
         return list(self.now.values.get(found[1], ())) if found else None
 
     def _known(self, piece: Piece) -> bool:
@@ -326,6 +328,7 @@ class _Script:
         if not piece.looked_up:
             return piece.text
         name = piece.text
+        self.used.add(re.match(r"\w*", name)[0])  # type: ignore[index]  # which matches always
         found = _DEFAULT.fullmatch(name)
         if found:
             name, how, other = found[1], found[2], found[3]
