@@ -8,18 +8,11 @@ from typing import Any
 
 from k3stack.engines.check import has
 from k3stack.engines.pairs import PairRule, pair_rules
-from k3stack.recipe.meaning import layout_of, number_of
+from k3stack.recipe.meaning import layout_of, number_of, sizes_known
 
 __all__ = ["Disagreement", "Said", "disagreements"]
 
-_SIZES: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm": {
-        "tp": ("tensor-parallel-size",),
-        "pp": ("pipeline-parallel-size",),
-        "dcp": ("decode-context-parallel-size",),
-    },
-    "sglang": {"tp": ("tp-size", "dp-size", "attn-dp-size"), "pp": ("pp-size",), "dcp": ("dcp-size",)},
-}
+_DCP = {"vllm": "decode-context-parallel-size", "sglang": "dcp-size"}
 _NAMES = {
     "tp": "the attention's tensor-parallel size",
     "pp": "the number of pipeline stages",
@@ -71,7 +64,7 @@ def _release(version: str) -> str:
 
 def _value(rule: PairRule, said: Said) -> str | None:
     """What a command says, as text; None where that is not known."""
-    if rule.of in _SIZES[rule.engine]:
+    if rule.of in ("tp", "pp", "dcp"):
         return _size(rule, said)
     if rule.of == "version":
         return said.version if said.version_known else None
@@ -88,11 +81,10 @@ def _value(rule: PairRule, said: Said) -> str | None:
 
 
 def _size(rule: PairRule, said: Said) -> str | None:
-    flags = _SIZES[rule.engine][rule.of]
-    if any(not str(said.values.get(flag, 1)).isdecimal() for flag in flags):
+    if not sizes_known(rule.engine, said.values):
         return None
     if rule.of == "dcp":
-        return str(number_of(said.values, flags[0]))
+        return str(number_of(said.values, _DCP[rule.engine]))
     return str(getattr(layout_of(rule.engine, said.values), rule.of))
 
 
