@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from k3stack.engines.pairs import PairRule, pair_rules
 from k3stack.engines.releases import versions
 from k3stack.engines.rules import Rule, rules
 
@@ -28,11 +29,21 @@ def write() -> str:
         ):
             parts.append(f"\n### {title}\n\n| rule | when | does | why | source |\n|---|---|---|---|---|\n")
             parts += [_row(rule) for rule in chosen]
+        parts.append(
+            "\n### Prefill and decode together\n\n| rule | about | must | why | source |\n|---|---|---|---|---|\n"
+        )
+        parts += [_pair(rule) for rule in pair_rules(engine)]
     return "".join(parts)
 
 
 def _row(rule: Rule) -> str:
     cells = (f"`{rule.id}`", _when(rule), _does(rule), rule.why, f"{rule.source}, {rule.date}")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _pair(rule: PairRule) -> str:
+    must = rule.must.replace("-", " ") + (f"; nothing said is `{rule.standard}`" if rule.standard else "")
+    cells = (f"`{rule.id}`", f"`{rule.of}`", must, f"{rule.why} {rule.fix}", f"{rule.source}, {rule.date}")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from typing import Any
 
+from k3stack.engines.pairs import group_rules, pair_rules
 from k3stack.engines.rules import rules
 from k3stack.errors import K3Error
 from k3stack.hardware.table import gpus
@@ -80,7 +81,7 @@ def chinese() -> Sayings:
 NAMES = frozenset(
     "token rank kimi vllm sglang cookbook docker compose model runner worker router static none false required megamoe "
     "mori aiter flashmla marlin humming triton hermes fastsafetensors amd hopper blackwell dep dspark dflash hicache "
-    "shell guard mem util niah kernelore tp pp nnodes".split()
+    "shell guard mem util niah kernelore tp pp nnodes auto export mooncake".split()
 )
 """Names of things, that are the same in Chinese."""
 
@@ -135,6 +136,10 @@ def always() -> Iterator[tuple[str, str]]:
         for rule in rules(engine):
             yield from (("said", text) for text in (rule.why, rule.fix, rule.note or "") if text)
             yield "cited", rule.source
+        for pair in pair_rules(engine):
+            yield from _texts(pair.model_dump(), "why", "fix", "source")
+    for group in group_rules():
+        yield from _texts(group.model_dump(), "why", "fix", "source")
     for rule_ in layout_rules._rules().values():
         why = re.sub(r"\{architecture\}", "gfx950", rule_.why)
         yield "said", f"{re.sub(r'{[a-z]+}', '16', why)} ({rule_.source}, {rule_.date})"
@@ -168,16 +173,38 @@ COPIED = (
 )
 """Commands with every kind of fault."""
 
+_NIXL = "--kv-transfer-config.kv_connector NixlConnector --kv-transfer-config.kv_role"
+_SIDES = f"{_SGLANG} --disaggregation-mode"
+SEVERAL = (
+    f"{_VLLM} {_NIXL} kv_producer --port 8001 -tp 8 &\n"
+    f"{_VLLM} {_NIXL} kv_consumer --port 8001 -tp 3 -dcp 3 --kv-cache-dtype fp8 --served-model-name k3-other",
+    f"{_SIDES} prefill --pp-size 3 --page-size 64 --tp-size 8 --disaggregation-bootstrap-port 1\n"
+    f"{_SIDES} decode --pp-size 2 --page-size 32 --tp-size 3 --nnodes 2 --node-rank 0 --dist-init-addr a:1\n"
+    f"{_SIDES} decode --nnodes 3 --node-rank 1 --dist-init-addr a:2 --mem-fraction-static 0.9\n"
+    "python3 -m sglang_router.launch_router --pd-disaggregation --prefill http://a:1 --decode http://b:2 --nothing",
+    f"{_SIDES} prefill\n{_VLLM} {_NIXL} kv_consumer --headless --data-parallel-start-rank 8\n"
+    "sglang-router --prefill http://a:30000 3",
+    f"{_VLLM} --nnodes 4 --node-rank 1 --master-addr a\n{_VLLM} --nnodes 4 --node-rank 1 --master-addr a",
+    f"{_VLLM} --nnodes 4 --node-rank 1 --master-addr a\n{_VLLM} --nnodes 4 --node-rank 2 --master-addr a",
+    f"VLLM_USE_V2_MODEL_RUNNER=1\n{_VLLM} \\ \n--config a.yaml",
+    f"VLLM_USE_V2_MODEL_RUNNER=1\nNCCL_DEBUG=1\n{_VLLM} \\\n# eight\n--seed 1 \u2014port 3 --hf-overrides {{a:1}}",
+    f"python3 -m dynamo.vllm --model moonshotai/Kimi-K3 {_NIXL} kv_both --dyn-nothing 3",
+)
+"""Several commands with every kind of fault that they have together, and what a shell makes of them."""
+
 
 def doctors() -> Iterator[tuple[str, str]]:
-    for text in COPIED:
+    for text in (*COPIED, *SEVERAL):
         for kind in (None, gpus()["b300"], gpus()["h200"]):
             found = dump(diagnosis(text, kind))
-            yield from (("said", one) for one in (found["checked_by"], *found["assumed"]))
-            for fault in found["faults"]:
-                yield from _texts(fault, "what", "why", "fix", "source")
-                if " " in fault["rule"]:
-                    yield "said", fault["rule"]
+            for one in (found, *found["roles"]):
+                yield from (
+                    ("said", said) for said in (one["checked_by"], *one["assumed"], one.get("name", "")) if said
+                )
+                for fault in one["faults"]:
+                    yield from _texts(fault, "what", "why", "fix", "source")
+                    if " " in fault["rule"]:
+                        yield "said", fault["rule"]
 
 
 def errors() -> Iterator[tuple[str, str]]:

@@ -95,6 +95,17 @@ def test_the_doctor() -> None:
     assert all(fault["source"] for fault in found["faults"])
 
 
+def test_the_doctor_of_several_commands() -> None:
+    side = "sglang serve --model-path moonshotai/Kimi-K3 --trust-remote-code --tp-size 8 --disaggregation-mode"
+    found = ask("POST", "/api/check?hardware=b300", content=f"{side} prefill --page-size 64\n{side} decode").json()
+    assert [role["name"] for role in found["roles"]] == ["prefill", "decode"] and not found["good"]
+    assert [fault["rule"] for fault in found["faults"]] == ["no-router"]
+    assert found["assumed"] and not any(role["assumed"] for role in found["roles"])
+    assert all(role["line"] and role["faults"] for role in found["roles"])
+    one = ask("POST", "/api/check?hardware=b300", content=f"{side} prefill").json()
+    assert one["roles"] == [] and one["checked_by"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [

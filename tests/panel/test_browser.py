@@ -1,6 +1,7 @@
 """The page as people use it: by mouse, by keyboard, on a phone, in two languages, by links good and bad."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,6 +145,31 @@ def test_the_paste_box(tab: Tab) -> None:
     tab.page.wait_for_selector("#checked .fault")
     said = tab.text("#checked")
     assert "Wrong for Kimi-K3" in said and "--bogus" in said and "kimi_k2" in said
+
+
+def test_a_script_with_several_roles_in_the_paste_box(tab: Tab) -> None:
+    side = "sglang serve --model-path moonshotai/Kimi-K3 --disaggregation-mode"
+    script = (
+        f"case $1 in\nprefill) {side} prefill --page-size 64 ;;\n*) {side} decode --page-size 32 --bogus 1 ;;\nesac"
+    )
+    tab.page.fill("#check-text", script)
+    tab.page.click("#check-run")
+    tab.page.wait_for_selector("#checked .checked-role")
+    assert [one.strip() for one in tab.page.locator(".checked-role h3").all_inner_texts()] == [
+        "prefill line 2",
+        "decode line 3",
+    ]
+    assert "--page-size is 64 for prefill and 32 for decode" in tab.text("#checked > .faults")
+    assert "--bogus" in tab.page.locator(".checked-role").nth(1).inner_text()
+    assert "--bogus" not in tab.page.locator(".checked-role").nth(0).inner_text()
+
+
+def test_a_link_with_another_share_for_prefill(browser: Any, served: str) -> None:
+    choice = replace(follow(("serving", "prefill-decode")), prefill_utilization=0.93)
+    tab = Tab(browser, served, f"#{selection(choice)}&form=docker")
+    assert tab.command() == text_of(choice) and "--gpu-memory-utilization 0.93" in tab.command()
+    assert "prefill_utilization=0.93" in tab.link()
+    tab.close()
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,6 @@ PUBLIC = [
         --node-rank 0 --dist-init-addr 10.0.0.1:20000 --moe-runner-backend marlin --decode-attention-backend flashmla
         --reasoning-parser kimi_k3 --tool-call-parser kimi_k3""",
         "sglang-nvfp4-hardware",
-        "sglang-check-nvfp4",
     ),
     public(
         "NVFP4 on SGLang, model card",

@@ -50,6 +50,8 @@ def layouts(engine: str, hardware: str, serving: Serving, goal: Goal) -> Iterato
         found += [(layout, None) for layout in LAYOUTS]
     elif not found:
         found.append((Layout(tp=8), Layout(tp=8)))
+    else:  # the cache spread over both sides, as NIXL wants it, or over decode alone
+        found += [(Layout(tp=8, dcp=8), prefill) for prefill in (Layout(tp=8, ep=True, dcp=8), Layout(tp=8))]
     yield from dict.fromkeys(found)
 
 

@@ -195,7 +195,8 @@ def test_nixl_sides_are_whole_or_fully_sharded() -> None:
     half = vllm("b300", Layout(tp=8, dcp=4), serving=Serving.DISAGGREGATED, prefill=Layout(tp=8, ep=True))
     assert "vllm-pd-dcp-sides" in rule_against(half)
     whole = replace(half, layout=Layout(tp=8, dcp=8))
-    assert not refused(whole)
+    assert rule_against(whole) == {"vllm-pd-dcp-differs"}
+    assert not refused(replace(whole, prefill=Layout(tp=8, ep=True, dcp=8)))
     assert "vllm-pd-dcp-hybrid" in rule_against(replace(whole, version="0.29.0"))
 
 

@@ -6,8 +6,11 @@ import pytest
 
 from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import gpu
+from k3stack.launch.preflight import wanted_of as preflight_of
 from k3stack.plan.layout import KvDtype, Layout
-from k3stack.recipe.choice import Feature, Goal, Serving, refused
+from k3stack.recipe.build import build
+from k3stack.recipe.choice import UTILIZATION_STANDARD, Feature, Goal, Serving, refused
+from k3stack.recipe.link import from_query, to_query
 from k3stack.recipe.suggest import suggest
 from k3stack.recipe.wanted import MARGIN_BYTES, Wanted, choose, fitting
 from k3stack.spec.schemes import Scheme
@@ -104,3 +107,55 @@ def test_sizes_that_contradict_each_other() -> None:
         choose(Wanted(gpu("b300"), gpus=16, tp=16, dp=2))
     with pytest.raises(UsageError, match="missing"):
         choose(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, ep=True))
+
+
+def test_both_roles_of_vllm_spread_the_cache_alike() -> None:
+    """NIXL moves K3's cache between sides of one decode-context-parallel size only."""
+    pair = Wanted(gpu("gb300"), serving=Serving.DISAGGREGATED, tp=16, dcp=16)
+    made = choose(pair)
+    assert made.prefill is not None and (made.prefill.tp, made.prefill.dcp) == (16, 16)
+    assert not refused(made)
+    apart = replace(made, prefill=replace(made.prefill, dcp=1))
+    assert {one.reason.rule for one in refused(apart)} == {"vllm-pd-dcp-differs"}
+    sglang = choose(replace(pair, engine="sglang", tp=8, dcp=8))
+    assert sglang.prefill is not None and sglang.prefill.dcp == 1 and not refused(sglang)
+    wrong = replace(sglang, prefill=replace(sglang.prefill, dcp=4))
+    assert "sglang-pd-dcp" in {one.reason.rule for one in refused(wrong)}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_sizes_that_leave_ranks_without_a_partner(engine: str) -> None:
+    made = choose(Wanted(gpu("b300"), engine, serving=Serving.DISAGGREGATED, tp=8))
+    uneven = replace(made, prefill=Layout(tp=12))
+    assert f"{engine}-pd-tp-divides" in {one.reason.rule for one in refused(uneven)}
+
+
+@pytest.mark.parametrize(("engine", "flag"), [("vllm", "gpu-memory-utilization"), ("sglang", "mem-fraction-static")])
+def test_prefill_may_have_another_share_of_memory(engine: str, flag: str) -> None:
+    wanted = Wanted(gpu("gb300"), engine, serving=Serving.DISAGGREGATED)
+    usual = UTILIZATION_STANDARD[engine]
+    shared = {role.command.flag(flag) for role in build(choose(wanted)).roles[:2]}
+    assert shared == {f"{usual:.2f}"}
+    found = fitting(replace(wanted, utilization=0.87, prefill_utilization=0.92))
+    prefill, decode = build(found.choice).roles[:2]
+    assert (prefill.command.flag(flag), decode.command.flag(flag)) == ("0.92", "0.87")
+    assert [one.plan.workload.utilization for one in found.roles] == [0.92, 0.87]
+    assert from_query(to_query(found.choice)) == found.choice
+    assert preflight_of(build(found.choice), usual).utilization == 0.92
+
+
+def test_a_share_for_prefill_needs_a_prefill_role() -> None:
+    with pytest.raises(UsageError, match="prefill and decode apart"):
+        choose(Wanted(gpu("b300"), prefill_utilization=0.9))
+    with pytest.raises(UsageError, match="no prefill role"):
+        replace(choose(Wanted(gpu("b300"))), prefill_utilization=0.9)
+    with pytest.raises(UsageError, match="above 0"):
+        choose(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, prefill_utilization=1.5))
+
+
+def test_a_prefill_role_that_does_not_fit_can_be_given_more() -> None:
+    """Its own share, so that decode keeps what its graphs and draft need outside."""
+    wanted = Wanted(gpu("gb300"), serving=Serving.DISAGGREGATED, utilization=0.82, context=196_608, concurrency=32)
+    tight = fitting(wanted)
+    assert [one.role for one in tight.short] == ["prefill"]
+    assert fitting(replace(wanted, prefill_utilization=0.90)).yes

@@ -14,6 +14,7 @@ from k3stack.hardware.table import gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import CARD, Choice, Feature, Serving, refused
+from k3stack.recipe.doctor import diagnose
 from k3stack.recipe.wanted import Wanted, choose
 from k3stack.spec.schemes import Scheme
 
@@ -140,6 +141,21 @@ def test_kernels_of_other_gpus_are_found_in_a_copied_command(words: str, rule: s
     assert rule in {broken.rule.id for broken in broken_rules("vllm", facts, values, {})}
     on_blackwell = {**facts, "architecture": "sm103", "gpu": "b300"}
     assert rule not in {broken.rule.id for broken in broken_rules("vllm", on_blackwell, values, {})}
+
+
+@pytest.mark.parametrize("hardware", [*HARDWARE, "h200"])
+@pytest.mark.parametrize("runner", ["", "--moe-runner-backend marlin", "--moe-runner-backend flashinfer_trtllm"])
+def test_nvfp4_on_sglang_is_not_sent_to_kernels_of_other_gpus(hardware: str, runner: str) -> None:
+    """Only data-centre Blackwell has its experts; elsewhere the way out is MXFP4, with Marlin."""
+    command = f"sglang serve --model-path nvidia/Kimi-K3-NVFP4 --trust-remote-code --tp-size 8 --pp-size 4 {runner}"
+    found = {one.rule: one for one in diagnose(command, gpu(hardware)).findings}
+    assert "mxfp4" in found["sglang-nvfp4-hardware"].fix and "marlin" in found["sglang-nvfp4-hardware"].fix
+    assert not {"sglang-check-nvfp4", "sglang-nvfp4-moe"} & set(found)
+    assert not any("flashinfer_trtllm" in one.fix for one in found.values())
+    on_blackwell = {one.rule for one in diagnose(command, gpu("b300")).findings}
+    assert ("sglang-check-nvfp4" in on_blackwell) is (runner != "--moe-runner-backend flashinfer_trtllm")
+    unsaid = {one.rule for one in diagnose(command).findings}
+    assert ("sglang-check-nvfp4" in unsaid) is (runner != "--moe-runner-backend flashinfer_trtllm")
 
 
 def test_a_draft_with_spread_experts_is_refused_where_vllm_stops() -> None:

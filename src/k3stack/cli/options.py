@@ -158,6 +158,9 @@ class Sought:
     prefix_caching: PrefixCaching = True
     batched_tokens: Annotated[int | None, _BATCHED] = None
     utilization: Annotated[float | None, _UTILIZATION] = None
+    prefill_utilization: Annotated[
+        float | None, typer.Option(help="For the prefill role, where it is another than --utilization.")
+    ] = None
 
     def wishes(self, version: str | None) -> dict[str, Any]:
         """All of them but the scheme, by `Wishes`'s names and types."""

@@ -23,10 +23,13 @@ from k3stack.cli.plan import show as show_plan
 from k3stack.cli.spread import spread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from k3stack.recipe.deployment import Deployment
-    from k3stack.recipe.doctor import Diagnosis
+    from k3stack.recipe.doctor import Diagnosis, Finding
+    from k3stack.recipe.examine import Examination
     from k3stack.recipe.fit import Fit
 
 __all__ = ["recipe"]
@@ -61,7 +64,11 @@ def recipe(
     python: Annotated[str | None, typer.Option(help="For --check: the Python that has the engine.")] = None,
     image: Annotated[str | None, typer.Option(help="For --check: a container image that has it.")] = None,
     copied: Annotated[
-        str | None, typer.Option("--from", help="Examine this command, or the file that holds it (@FILE).")
+        str | None,
+        typer.Option(
+            "--from",
+            help="Examine this command, or every one in a file (@FILE): script, compose, Kubernetes, Slurm, SkyPilot.",
+        ),
     ] = None,
     translate: Annotated[bool, typer.Option("--translate", help="With --from: write it for the other engine.")] = False,
     as_json: JsonFlag = False,
@@ -169,10 +176,10 @@ def _examine(
     translate: bool,
     form: FormName,
 ) -> None:
-    from k3stack.errors import InputError, next_step
+    from k3stack.errors import InputError, UsageError, next_step
     from k3stack.hardware.table import gpu
     from k3stack.recipe.choice import Parsers
-    from k3stack.recipe.doctor import diagnose
+    from k3stack.recipe.examine import examine
 
     text = copied
     if copied.startswith("@"):
@@ -186,17 +193,27 @@ def _examine(
             raise InputError("cannot be read: it is no UTF-8", where=path, hint=hint) from error
     kind = gpu(hardware) if hardware else None
     wanted = Parsers(parsers.value)
-    diagnosis = diagnose(text, kind, version, wanted)
+    found = examine(text, kind, version, wanted)
+    diagnosis = found.only
     if not translate:
-        output.result(diagnosis, lambda console: show_diagnosis(diagnosis, console))
-        raise typer.Exit(YES if diagnosis.good else NO)
+        if diagnosis is not None:
+            output.result(diagnosis, lambda console: show_diagnosis(diagnosis, console))
+        else:
+            output.result(found, lambda console: show_examination(found, console))
+        raise typer.Exit(YES if found.good else NO)
+    if diagnosis is None:
+        raise UsageError(
+            f"{len(found.roles)} commands are here, and one is translated at a time",
+            where="--from",
+            hint="Give one command; `k3 recipe --engine` writes all roles of an endpoint anew.",
+        )
     from k3stack.recipe.render import Form, render
     from k3stack.recipe.translate import translate as translated
 
-    found = translated(diagnosis, kind, wanted)
-    for name in found.untranslated:
+    other = translated(diagnosis, kind, wanted)
+    for name in other.untranslated:
         output.note(f"no equivalent: {name}")
-    output.text(render(found.deployment, Form(form.value)), found)
+    output.text(render(other.deployment, Form(form.value)), other)
     raise typer.Exit(YES)
 
 
@@ -204,12 +221,44 @@ def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:
     """Every finding with its reason and fix."""
     from rich.markup import escape
 
-    version = escape(f"{diagnosis.engine} {diagnosis.version}: {diagnosis.model or 'no model'}")
-    verdict = "no fault found" if diagnosis.good else "wrong for Kimi-K3"
-    console.print(f"[bold]{version}[/]: {verdict} ({escape(diagnosis.checked_by)})")
+    console.print(f"[bold]{escape(_named(diagnosis))}[/]: {_verdict(diagnosis.good)} ({escape(diagnosis.checked_by)})")
     for assumed in diagnosis.assumed:
         console.print(escape(f"assumed: {assumed}"))
-    for finding in diagnosis.findings:
+    _show_findings(diagnosis.findings, console)
+
+
+def show_examination(found: Examination, console: Console) -> None:
+    """The verdict over several commands, what is wrong with them together, then each by itself."""
+    from rich.markup import escape
+
+    console.print(f"[bold]{len(found.roles)} commands[/]: {_verdict(found.good)}")
+    for assumed in found.assumed:
+        console.print(escape(f"assumed: {assumed}"))
+    _show_findings(found.together, console)
+    for one in found.roles:
+        where = f"line {one.line}" if one.line else ""
+        place = ", ".join(text for text in (one.place if one.place != one.name else "", where) if text)
+        title = f"[bold]{escape(one.name)}[/]{escape(f' ({place})') if place else ''}"
+        console.print(f"\n{title}: {escape(_named(one.diagnosis))}: {_verdict(one.diagnosis.good)}")
+        for assumed in one.diagnosis.assumed:
+            if assumed not in found.assumed:
+                console.print(escape(f"assumed: {assumed}"))
+        _show_findings(one.diagnosis.findings, console)
+
+
+def _named(diagnosis: Diagnosis) -> str:
+    engine = f"{diagnosis.engine} {diagnosis.version}"
+    return engine if diagnosis.engine.endswith("-router") else f"{engine}: {diagnosis.model or 'no model'}"
+
+
+def _verdict(good: bool) -> str:
+    return "no fault found" if good else "wrong for Kimi-K3"
+
+
+def _show_findings(findings: Iterable[Finding], console: Console) -> None:
+    from rich.markup import escape
+
+    for finding in findings:
         colour = {"stops": "red", "wrong": "red", "advice": "yellow"}[finding.weight.value]
         console.print(f"[{colour} bold]{finding.weight.value}[/] {escape(finding.what)}")
         console.print(escape(f"    {finding.why} {finding.fix}"))

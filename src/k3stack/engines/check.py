@@ -10,7 +10,7 @@ from k3stack.engines.reading import value_problem
 from k3stack.engines.releases import Release
 from k3stack.engines.rules import Rule, checks, holds
 
-__all__ = ["Broken", "broken_rules", "engine_variable", "flag_problems", "unknown_variables"]
+__all__ = ["Broken", "broken_rules", "engine_variable", "flag_problems", "has", "unknown_variables"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ def broken_rules(
         variables: its environment; a check names one as `env:NAME`.
     """
     for rule in checks(engine, facts):
-        if not all(_has(key, wanted, values, variables) for key, wanted in rule.flags.items()):
+        if not all(has(key, wanted, values, variables) for key, wanted in rule.flags.items()):
             continue
         if rule.refuse:
             yield Broken(rule, ", ".join(map(_named, rule.flags)), rule.fix)
             continue
         for key, wanted in rule.needs.items():
-            if not _has(key, wanted, values, variables):
+            if not has(key, wanted, values, variables):
                 yield Broken(rule, f"{_named(key)} is missing or is not what it must be", rule.fix or _ask(key, wanted))
 
 
-def _has(key: str, wanted: Any, values: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
+def has(key: str, wanted: Any, values: Mapping[str, Any], variables: Mapping[str, str]) -> bool:
     """Whether a flag (or `env:NAME`, or `flag.key` inside JSON) is there with a wanted value."""
     value: Any
     if key.startswith("env:"):

@@ -183,7 +183,7 @@ class _Reader:
         for value in values:
             wrong = "" if _LATER.search(value) else value_problem(flag, value)
             if wrong:
-                self._say(Fault.VALUE, f"{name} {value}", wrong, _choose(flag))
+                self._say(Fault.VALUE, f"{name} {value}", wrong, _choose(flag) or _quote(flag, value))
                 return
         if flag.count in ("+", "*") or isinstance(flag.count, int):
             self.settings.append(Setting(flag.name, list(values), name))
@@ -235,6 +235,12 @@ def _take(words: list[str], flag: FlagInfo) -> list[str]:
 
 def _choose(flag: FlagInfo) -> str:
     return f"Choose from {', '.join(flag.choices)}." if flag.choices and len(flag.choices) <= 30 else ""
+
+
+def _quote(flag: FlagInfo, text: str) -> str:
+    """What to do about JSON whose quotation marks a shell has taken away."""
+    bare = flag.kind == "json" and text.lstrip().startswith("{") and '"' not in text
+    return "Put the value in single quotes: a shell takes double ones away." if bare else ""
 
 
 def _convert(flag: FlagInfo, text: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from k3stack.engines.check import engine_variable
 from k3stack.engines.difference import Difference
+from k3stack.engines.pairs import pair_rules
 from k3stack.engines.rules import rules
 from k3stack.errors import NotKnownError
 
@@ -20,6 +21,7 @@ def named_by_rules(engine: str) -> tuple[frozenset[str], frozenset[str]]:
         named = [*rule.set, *rule.unset, *rule.flags, *rule.needs]
         flags |= {name.partition(".")[0] for name in named if not name.startswith("env:")}
         variables |= {name[4:] for name in named if name.startswith("env:")} | set(rule.env)
+    flags |= {rule.flag for rule in pair_rules(engine)} - {""}
     return frozenset(flags), frozenset(variables)
 
 

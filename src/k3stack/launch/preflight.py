@@ -16,7 +16,7 @@ from k3stack.launch.facts import Facts, Wanted
 from k3stack.launch.findings import Findings
 from k3stack.launch.rendezvous import reach
 from k3stack.recipe.choice import UTILIZATION_STANDARD
-from k3stack.recipe.deployment import Deployment
+from k3stack.recipe.deployment import Deployment, Role
 
 DEFAULT_PORT = 8000
 
@@ -45,7 +45,7 @@ def wanted_of(deployment: Deployment, utilization: float, image: bool = False, h
         gpus=role.gpus_per_node,
         vendor=deployment.vendor,
         nodes=sum(one.nodes for one in deployment.roles if one.name != "router"),
-        utilization=utilization,
+        utilization=_share(role, utilization),
         model=role.command.model,
         host="0.0.0.0" if host.startswith("{") else host,
         port=deployment.endpoint.port,
@@ -54,6 +54,12 @@ def wanted_of(deployment: Deployment, utilization: float, image: bool = False, h
         rack=deployment.rack,
         head=head,
     )
+
+
+def _share(role: Role, usual: float) -> float:
+    """The share of memory that a role's command says."""
+    said = role.command.flag("gpu-memory-utilization") or role.command.flag("mem-fraction-static")
+    return float(said) if said else usual
 
 
 def preflight(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from k3stack.errors import UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.panel.sources import address
 from k3stack.recipe.choice import Parsers
-from k3stack.recipe.doctor import diagnose
+from k3stack.recipe.doctor import Finding
+from k3stack.recipe.examine import Examined, examine
 
-__all__ = ["MAX_COMMAND_BYTES", "Checked", "diagnosis"]
+__all__ = ["MAX_COMMAND_BYTES", "Checked", "CheckedRole", "Fault", "diagnosis"]
 
 MAX_COMMAND_BYTES = 65_536
 
@@ -29,14 +31,18 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What the doctor says of a command.
+class CheckedRole:
+    """What the doctor says of one command of several.
 
     Attributes:
-        assumed: what the command does not say and was taken for granted.
-        checked_by: whose parser read it.
+        name: its role, and which node: prefill, decode node 1.
+        place: where it stands; `line` from 1, 0 where that is not known.
+        assumed: what it does not say and was taken for granted; what holds for all of them is said once.
     """
 
+    name: str
+    place: str
+    line: int
     engine: str
     version: str
     model: str
@@ -46,17 +52,55 @@ class Checked:
     faults: tuple[Fault, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the doctor says of a command, or of several.
+
+    Attributes:
+        assumed: what the command does not say and was taken for granted.
+        checked_by: whose parser read it; empty for several commands.
+        faults: of the command; of several, those that they have together.
+        roles: each command of several; empty where one is there.
+    """
+
+    engine: str
+    version: str
+    model: str
+    good: bool
+    checked_by: str
+    assumed: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    roles: tuple[CheckedRole, ...] = ()
+
+
 def diagnosis(text: str, gpu: Gpu | None, parsers: Parsers = Parsers.KIMI_K3) -> Checked:
-    """What is wrong with a copied command for these GPUs, where parsers are left out on purpose or not.
+    """What is wrong with what was copied for these GPUs, where parsers are left out on purpose or not.
 
     Raises:
         UsageError: there is no command in the text.
     """
     if not text.strip():
         raise UsageError("there is no command", where="command", hint="Paste one that starts vLLM or SGLang.")
-    found = diagnose(text, gpu, None, parsers)
-    faults = tuple(
-        Fault(one.weight.value, one.what, one.why, one.fix, one.rule, one.source, address(one.source))
-        for one in found.findings
+    found = examine(text, gpu, None, parsers)
+    one = found.only
+    if one is not None:
+        return Checked(one.engine, one.version, one.model, one.good, one.checked_by, one.assumed, _faults(one.findings))
+    first = found.roles[0].diagnosis
+    roles = tuple(_role(role, found.assumed) for role in found.roles)
+    return Checked(
+        first.engine, first.version, first.model, found.good, "", found.assumed, _faults(found.together), roles
     )
-    return Checked(found.engine, found.version, found.model, found.good, found.checked_by, found.assumed, faults)
+
+
+def _role(role: Examined, said: tuple[str, ...]) -> CheckedRole:
+    one = role.diagnosis
+    assumed = tuple(text for text in one.assumed if text not in said)
+    about = (one.engine, one.version, one.model, one.good, one.checked_by, assumed, _faults(one.findings))
+    return CheckedRole(role.name, "" if role.place == role.name else role.place, role.line, *about)
+
+
+def _faults(findings: Iterable[Finding]) -> tuple[Fault, ...]:
+    return tuple(
+        Fault(one.weight.value, one.what, one.why, one.fix, one.rule, one.source, address(one.source))
+        for one in findings
+    )

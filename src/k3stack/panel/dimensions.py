@@ -276,9 +276,9 @@ def _served(choice: Choice, serving: Serving) -> Choice:
         return choice
     known = suggestion(choice.engine, choice.gpu, serving, choice.goal)
     if known is not None:
-        return replace(choice, serving=serving, layout=known.layout, prefill=known.prefill)
+        return replace(choice, serving=serving, layout=known.layout, prefill=known.prefill, prefill_utilization=None)
     prefill = choice.layout if serving is Serving.DISAGGREGATED else None
-    return replace(choice, serving=serving, prefill=prefill)
+    return replace(choice, serving=serving, prefill=prefill, prefill_utilization=None)
 
 
 def _with_layout(before: Choice, after: Choice) -> Choice:

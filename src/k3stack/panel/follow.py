@@ -20,7 +20,7 @@ __all__ = ["Change", "Move", "against", "change", "leads_to"]
 
 _LAYOUT_FACTS = frozenset(
     "gpus nodes tp attention_tp pp dp ep dcp tp_mod_dcp dcp_is_tp strategy inside_nvlink replica_crosses_nodes "
-    "pd_stages_differ".split()
+    "pd_stages_differ pd_dcp_differs pd_prefill_dcp pd_tp_divides".split()
 )
 _MOST_RELEASES = 4
 """How many releases are tried: the standard one and the newest."""

@@ -17,6 +17,7 @@ from k3stack.plan.plan import Plan
 from k3stack.recipe.assemble import Assembly, fill
 from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, from_plan, refused
 from k3stack.recipe.deployment import WORKER, Command, Deployment, Reason, Role, reason_of
+from k3stack.recipe.pairing import Said, disagreements
 from k3stack.recipe.router import router
 from k3stack.recipe.suggest import suggest
 from k3stack.spec.schemes import Scheme
@@ -99,7 +100,7 @@ def _deployment(choice: Choice, served_name: str | None) -> Deployment:
 def _role(
     choice: Choice, name: str, layout: Layout, facts: dict[str, Any], chosen: list[Rule], served_name: str | None
 ) -> Role:
-    assembly = Assembly(places(choice, layout, facts["nodes"]))
+    assembly = Assembly(places(choice, layout, facts["nodes"], name))
     served = served_name or choice.model_path.rstrip("/").rpartition("/")[2].lower()
     assembly.set("served-model-name", served, _NAME)
     assembly.apply(chosen)
@@ -123,9 +124,9 @@ def _role(
     )
 
 
-def places(choice: Choice, layout: Layout, nodes: int) -> dict[str, Any]:
+def places(choice: Choice, layout: Layout, nodes: int, role: str = "server") -> dict[str, Any]:
     """What stands for the places in rules' values, for a role with this layout."""
-    work = choice.workload
+    work = choice.work(role)
     sequences = -(-work.concurrency // layout.dp)
     return {
         "version": choice.version,
@@ -193,16 +194,16 @@ def _sample(value: Any) -> Any:
     return fill(value, {"head": "10.0.0.1", "self": "10.0.0.2"})
 
 
-_SHARED = ("kv-cache-dtype", "block-size", "page-size", "mamba-ssm-dtype", "served-model-name", "max-model-len")
-
-
 def _disagreements(deployment: Deployment) -> Iterator[str]:
     """What prefill and decode must have in common, because one reads the cache that the other wrote."""
     engines = [role.command for role in deployment.roles if role.name != "router"]
-    for name in _SHARED:
-        values = {str(command.flag(name)) for command in engines}
-        if len(values) > 1:
-            yield f"the roles disagree about --{name}: {', '.join(sorted(values))}"
+    if len(engines) == 2:
+        prefill, decode = (_said(deployment, command) for command in engines)
+        yield from (f"{one.what}: {one.rule.why}" for one in disagreements(deployment.engine, prefill, decode))
+
+
+def _said(deployment: Deployment, command: Command) -> Said:
+    return Said(command.values(), command.model, deployment.version, version_known=True)
 
 
 def _digest(choice: Choice, rules: list[Rule], image: Rule) -> str | None:

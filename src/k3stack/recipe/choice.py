@@ -13,7 +13,7 @@ from typing import Any
 
 from k3stack.engines.releases import latest, versions
 from k3stack.engines.rules import CARD_VERSION, refusals
-from k3stack.errors import NotKnownError
+from k3stack.errors import NotKnownError, UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import KvDtype, Layout, Workload
 from k3stack.plan.plan import Plan
@@ -95,6 +95,7 @@ class Choice:
         model: what to load; empty for the scheme's published checkpoint.
         parsers: of tool calls and reasoning.
         smaller: the model has fewer or smaller layers than Kimi-K3, so that floors on its GPUs say nothing about it.
+        prefill_utilization: share of each GPU's memory for the prefill role; None takes the workload's.
     """
 
     engine: str
@@ -110,6 +111,13 @@ class Choice:
     model: str = ""
     parsers: Parsers = Parsers.KIMI_K3
     smaller: bool = False
+    prefill_utilization: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.prefill_utilization is not None:
+            if self.serving is Serving.UNIFIED:
+                raise UsageError("there is no prefill role", where="prefill_utilization", hint="Leave it out.")
+            replace(self.workload, utilization=self.prefill_utilization)  # which says what is no share
 
     @property
     def model_path(self) -> str:
@@ -124,6 +132,12 @@ class Choice:
     def at(self, context: int, concurrency: int) -> Choice:
         """The same choice for other requests."""
         return replace(self, workload=replace(self.workload, context=context, concurrency=concurrency))
+
+    def work(self, role: str) -> Workload:
+        """The workload of a role."""
+        if role != "prefill" or self.prefill_utilization is None:
+            return self.workload
+        return replace(self.workload, utilization=self.prefill_utilization)
 
     def roles(self) -> tuple[tuple[str, Layout], ...]:
         """The engine's roles and their layouts."""
@@ -168,6 +182,9 @@ class Choice:
             "inside_nvlink": layout.gpus <= gpu.nvlink_gpus,
             "replica_crosses_nodes": layout.tp * layout.pp > gpu.gpus_per_node,
             "pd_stages_differ": self.layout.pp not in (1, prefill.pp),
+            "pd_dcp_differs": self.layout.dcp != prefill.dcp,
+            "pd_prefill_dcp": prefill.dcp,
+            "pd_tp_divides": max(self.layout.tp, prefill.tp) % min(self.layout.tp, prefill.tp) == 0,
         }
 
 

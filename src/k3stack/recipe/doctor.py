@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from k3stack.engines.check import broken_rules, unknown_variables
-from k3stack.engines.reading import Reading, read
+from k3stack.engines.check import Broken, broken_rules, unknown_variables
+from k3stack.engines.reading import Fault, Reading, read
 from k3stack.engines.releases import Release, latest, release, versions
 from k3stack.engines.rules import Rule, applying, refusals
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import Gpu
-from k3stack.plan.layout import KvDtype, Layout, Workload
-from k3stack.recipe.choice import CARD, MODELS, Choice, Feature, Parsers, Serving
-from k3stack.recipe.copied import Copied, take_apart
+from k3stack.recipe.choice import CARD, Choice, Parsers, Serving
+from k3stack.recipe.copied import TYPOGRAPHIC, Copied, take_apart
+from k3stack.recipe.copied.programs import engine_of_image
 from k3stack.recipe.deployment import WORKER
+from k3stack.recipe.meaning import (
+    features_of,
+    layout_of,
+    model_of,
+    number_of,
+    parsers_of,
+    role_of,
+    scheme_of,
+    sizes_known,
+    workload_of,
+)
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Diagnosis", "Finding", "Weight", "diagnose"]
+__all__ = ["Diagnosis", "Finding", "Weight", "diagnose", "diagnosis_of", "parser_faults", "shell_faults", "text_faults"]
 
-_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}")
+_SECRET = re.compile(
+    r"(?<![A-Za-z0-9_])(?:hf_(?:[A-Za-z0-9]{12,}|(?=[A-Za-z]*\d)[A-Za-z0-9]{8,})|sk-[A-Za-z0-9_-]{8,})"
+)
+"""A token of the Hugging Face hub, or of an API; hf_transfer and a task-runner are none."""
+
+_BROKEN_LINE = re.compile(r"\\[ \t]+$", re.MULTILINE)
 
 
 class Weight(StrEnum):
@@ -77,7 +93,7 @@ class Diagnosis:
 def diagnose(
     text: str, gpu: Gpu | None = None, version: str | None = None, parsers: Parsers = Parsers.KIMI_K3
 ) -> Diagnosis:
-    """Examine a command.
+    """Examine a command; of several in a text, the first.
 
     Args:
         text: the command as copied.
@@ -89,9 +105,20 @@ def diagnose(
         InputError: no engine is started here.
         NotKnownError: there is no snapshot of this release.
     """
-    copied = take_apart(text)
+    found = diagnosis_of(take_apart(text), gpu, version, parsers)
+    return replace(found, findings=tuple(dict.fromkeys((*found.findings, *text_faults(text)))))
+
+
+def diagnosis_of(
+    copied: Copied, gpu: Gpu | None = None, version: str | None = None, parsers: Parsers = Parsers.KIMI_K3
+) -> Diagnosis:
+    """Examine a command that was taken apart; the arguments are as for `diagnose`.
+
+    Raises:
+        NotKnownError: there is no snapshot of this release.
+    """
     assumed: list[str] = []
-    said = version or _version_of(copied)
+    said = version or version_of(copied)
     if said is None:
         said = latest(copied.engine)
         assumed.append(f"{copied.engine} {said}, the newest release known, since the command does not say which")
@@ -100,16 +127,24 @@ def diagnose(
     taken = release(copied.engine, versions(copied.engine)[0] if said == CARD else said)
     understood = read(taken, copied.words)
     values = understood.values()
-    model = _model(understood, values)
-    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, parsers).value}
+    assumed += _not_read(copied, values)
+    model = model_of(understood, values)
+    wanted = Parsers.RAW if copied.launcher and "parser" in " ".join(copied.words) else parsers
+    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, wanted).value}
+    broken = list(broken_rules(copied.engine, facts, values, copied.environment))
+    if copied.launcher:  # which tells the nodes of each other
+        values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
+        broken = [one for one in broken if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys()]
+    read_by_engine = (name for name in copied.unexported if name in taken.variables or name.startswith("NCCL_"))
+    copied = replace(copied, unexported=tuple(read_by_engine))
     findings = [
-        *_parsing(understood, taken),
+        *shell_faults(copied),
+        *parser_faults(understood, taken, copied.launcher),
         *_dead(taken, copied.environment),
         *_container(copied, facts),
-        *_secrets(text),
         *_refused(copied.engine, facts),
-        *_broken(copied.engine, facts, values, copied.environment),
-        *_needed(copied, facts, values, understood),
+        *_broken(broken),
+        *_needed(copied, facts, values, understood, {key for one in broken for key in one.rule.needs}),
     ]
     return Diagnosis(
         engine=copied.engine,
@@ -123,10 +158,47 @@ def diagnose(
     )
 
 
-def _version_of(copied: Copied) -> str | None:
-    if copied.docker is None:
+def _not_read(copied: Copied, values: Mapping[str, Any]) -> Iterator[str]:
+    """What a command takes from elsewhere, or hands to a program whose flags are not known here."""
+    if values.get("config"):
+        yield "the file that --config names was not read: its settings count as not given"
+    if copied.launcher:
+        yield "Dynamo starts the engine: flags that the engine does not have are taken for Dynamo's own"
+
+
+def shell_faults(copied: Copied) -> Iterator[Finding]:
+    """What a shell makes of the text that its writer did not mean."""
+    if copied.cut:
+        yield Finding(
+            Weight.WRONG,
+            "cut-command",
+            f"the command ends before {copied.cut}",
+            "The line before it does not go on: its backslash is missing, or a comment stands there; a shell starts "
+            "the engine without what follows.",
+            "End every line but the last with a backslash, and keep comments out of the command.",
+            "k3stack",
+        )
+    if copied.unexported:
+        names = ", ".join(copied.unexported)
+        yield Finding(
+            Weight.WRONG,
+            "not-exported",
+            f"{names} is set and not exported" if len(copied.unexported) == 1 else f"{names} are set and not exported",
+            "A shell keeps such a variable to itself; the engine never sees it.",
+            "Write export in front of it.",
+            "k3stack",
+        )
+
+
+def version_of(copied: Copied) -> str | None:
+    """The release that the image's tag names.
+
+    Raises:
+        NotKnownError: there is no snapshot of it.
+    """
+    if not copied.image or copied.launcher or engine_of_image(copied.image) != copied.engine:
         return None
-    tag = copied.docker.image.rpartition(":")[2]
+    tag = copied.image.partition("@")[0].rpartition(":")[2]
     if copied.engine == "vllm" and tag == CARD:
         return CARD
     found = re.match(r"v?(\d+\.\d+\.\d+)", tag)
@@ -135,105 +207,16 @@ def _version_of(copied: Copied) -> str | None:
     if found:
         raise NotKnownError(
             f"there is no snapshot of {copied.engine} {found[1]}",
-            where=copied.docker.image,
+            where=copied.image,
             hint=f"Known: {', '.join(versions(copied.engine))}.",
         )
     return None
 
 
-def _model(understood: Reading, values: Mapping[str, Any]) -> str:
-    given = values.get("model-path") or values.get("model") or next(iter(understood.positional), "")
-    return str(given)
-
-
-def _number(values: Mapping[str, Any], name: str, standard: int = 1) -> int:
-    text = str(values.get(name, standard))
-    return int(text) if text.isdecimal() else standard
-
-
-def layout_of(engine: str, values: Mapping[str, Any]) -> Layout:
-    """The layout that a command's flags stand for."""
-    if engine == "vllm":
-        tp, dp = _number(values, "tensor-parallel-size"), _number(values, "data-parallel-size")
-        pp, dcp = _number(values, "pipeline-parallel-size"), _number(values, "decode-context-parallel-size")
-        ep = bool(values.get("enable-expert-parallel"))
-    else:
-        total, dp = _number(values, "tp-size"), _number(values, "attn-dp-size")
-        if values.get("enable-dp-attention"):
-            dp = _number(values, "dp-size")
-        tp = max(1, total // dp)
-        pp, dcp, ep = _number(values, "pp-size"), _number(values, "dcp-size"), _number(values, "ep-size") > 1
-    return Layout(tp=tp, pp=pp, dp=dp, ep=ep, dcp=dcp if tp % max(dcp, 1) == 0 else 1)
-
-
-def scheme_of(model: str, values: Mapping[str, Any]) -> Scheme | None:
-    """The scheme, if the model's name or the flags tell."""
-    name = model.lower()
-    if values.get("quantization") == "modelopt_mixed" or "nvidia/kimi-k3-nvfp4" in name:
-        return Scheme.NVFP4_MIXED
-    if "redhatai/kimi-k3-nvfp4" in name:
-        return Scheme.NVFP4_EXPERTS
-    return next((scheme for scheme, known in MODELS.items() if known.lower() == name), None)
-
-
-def features_of(engine: str, values: Mapping[str, Any]) -> tuple[Feature, ...]:
-    """The features that are on."""
-    found = []
-    draft = values.get("speculative-config")
-    method = draft.get("method") if isinstance(draft, dict) else values.get("spec-method")
-    if engine == "sglang":
-        method = str(values.get("speculative-algorithm", "")).lower()
-    found += [feature for feature in (Feature.DSPARK, Feature.DFLASH) if feature.value == method]
-    if values.get("language-model-only"):
-        found.append(Feature.TEXT_ONLY)
-    if values.get("enable-hierarchical-cache"):
-        found.append(Feature.HICACHE)
-    return tuple(found)
-
-
-def parsers_of(values: Mapping[str, Any], wanted: Parsers = Parsers.KIMI_K3) -> Parsers:
-    """Which parsers a command names; without any, it is judged by what is wanted."""
-    named = {str(values[name]) for name in ("tool-call-parser", "reasoning-parser") if values.get(name)}
-    if Parsers.KIMI_K2 in named:
-        return Parsers.KIMI_K2
-    return Parsers.KIMI_K3 if named else wanted
-
-
-def role_of(values: Mapping[str, Any]) -> str:
-    """Which role of a deployment the command is."""
-    transfer = values.get("kv-transfer-config")
-    kind = transfer.get("kv_role") if isinstance(transfer, dict) else values.get("disaggregation-mode")
-    return {"kv_producer": "prefill", "prefill": "prefill", "kv_consumer": "decode", "decode": "decode"}.get(
-        str(kind), "server"
-    )
-
-
-def workload_of(engine: str, values: Mapping[str, Any], standard_share: float = 0.90) -> Workload:
-    """The workload that the flags stand for; what they do not say is as the published commands have it."""
-    vllm = engine == "vllm"
-    cache = str(values.get("kv-cache-dtype", "auto"))
-    return Workload(
-        context=_number(values, "max-model-len" if vllm else "context-length", 196_608),
-        concurrency=_number(values, "max-num-seqs" if vllm else "max-running-requests", 32),
-        kv_dtype=KvDtype.FP8 if cache.startswith("fp8") else KvDtype.BF16,
-        prefix_caching=values.get("enable-prefix-caching") is not False and not values.get("disable-radix-cache"),
-        batched_tokens=_number(values, "max-num-batched-tokens", 8_192),
-        utilization=_share(values.get("gpu-memory-utilization" if vllm else "mem-fraction-static"), standard_share),
-    )
-
-
-def _share(value: Any, standard: float) -> float:
-    try:
-        share = float(value)
-    except (TypeError, ValueError):
-        return standard
-    return share if 0 < share <= 1 else standard
-
-
 def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, gpu: Gpu | None) -> dict[str, Any]:
     layout = layout_of(copied.engine, values)
     scheme = scheme_of(model, values)
-    role = role_of(values)
+    role = role_of(values, copied.words, copied.place)
     serving = Serving.UNIFIED if role == "server" else Serving.DISAGGREGATED
     choice = Choice(
         engine=copied.engine,
@@ -247,14 +230,16 @@ def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, 
         features=features_of(copied.engine, values),
     )
     facts = choice.facts(role, layout)
-    dcp = _number(values, "decode-context-parallel-size" if copied.engine == "vllm" else "dcp-size")
+    dcp = number_of(values, "decode-context-parallel-size" if copied.engine == "vllm" else "dcp-size")
     facts |= {"dcp": dcp, "tp_mod_dcp": layout.tp % dcp, "dcp_is_tp": dcp == layout.tp}
-    facts["nodes"] = max(_number(values, "nnodes"), facts["nodes"] if gpu else 1)
+    facts["nodes"] = max(number_of(values, "nnodes"), facts["nodes"] if gpu else 1)
     unsaid = {"goal"}
     if scheme is None:
         unsaid.add("scheme")
     if gpu is None:
         unsaid |= {"gpu", "vendor", "architecture", "inside_nvlink", "replica_crosses_nodes"}
+    if not sizes_known(copied.engine, values):
+        unsaid |= {"gpus", "strategy", "inside_nvlink", "replica_crosses_nodes", "dcp_is_tp", "tp_mod_dcp"}
     sequences, batched = values.get("max-num-seqs"), values.get("max-num-batched-tokens")
     if sequences is None or batched is None:
         unsaid.add("batched_below_sequences")
@@ -275,9 +260,12 @@ _ANY_GPU = Gpu(
 )
 
 
-def _parsing(understood: Reading, taken: Release) -> Iterator[Finding]:
+def parser_faults(understood: Reading, taken: Release, launcher: str = "") -> Iterator[Finding]:
+    """What the release's parser refuses or takes otherwise than it seems; a launcher has flags of its own."""
     said = f"{taken.engine} {taken.version}: its parser"
     for problem in understood.problems:
+        if launcher and problem.fault is Fault.UNKNOWN:
+            continue
         weight = Weight.STOPS if problem.stops else Weight.ADVICE
         if problem.fault == "given more than once":
             weight = Weight.WRONG
@@ -322,7 +310,26 @@ def _container(copied: Copied, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(Weight.ADVICE, "floating-image", f"{docker.image} floats", why, fix, "sglang#32541, vllm#51975")
 
 
-def _secrets(text: str) -> Iterator[Finding]:
+def text_faults(text: str) -> Iterator[Finding]:
+    """What is wrong with a text whatever it starts: tokens, and what became of its characters on the way."""
+    if _BROKEN_LINE.search(text):
+        yield Finding(
+            Weight.WRONG,
+            "broken-line",
+            "a space stands behind a backslash at the end of a line",
+            "A shell goes on to the next line only when the backslash is the last character.",
+            "Remove the space.",
+            "k3stack",
+        )
+    if TYPOGRAPHIC.search(text):
+        yield Finding(
+            Weight.STOPS,
+            "typographic",
+            "dashes or quotation marks are typographic",
+            "A text program changed them on the way: neither a shell nor the engine takes them for what they were.",
+            "Write two plain hyphens and straight quotation marks.",
+            "k3stack",
+        )
     if _SECRET.search(text):
         why = "It ends up in shell histories, process lists and tickets."
         yield Finding(
@@ -336,30 +343,34 @@ def _refused(engine: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield _of(rule, weight, rule.why.rstrip("."))
 
 
-def _broken(
-    engine: str, facts: Mapping[str, Any], values: Mapping[str, Any], environment: Mapping[str, str]
-) -> Iterator[Finding]:
-    for broken in broken_rules(engine, facts, values, environment):
+def _broken(found: Iterable[Broken]) -> Iterator[Finding]:
+    for broken in found:
         yield Finding(Weight.WRONG, broken.rule.id, broken.what, broken.rule.why, broken.fix, broken.rule.source)
 
 
 def _needed(
-    copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading
+    copied: Copied, facts: Mapping[str, Any], values: Mapping[str, Any], understood: Reading, told: set[str]
 ) -> Iterator[Finding]:
-    """What the rules would set, and a command for K3 cannot be right without."""
+    """What the rules would set, and a command for K3 cannot be right without; what a check has told is left out."""
+    elsewhere = bool(values.get("config"))
     misread = {problem.word.partition("=")[0].lstrip("-") for problem in understood.problems}
     for rule in applying(copied.engine, facts):
         if not rule.needed:
             continue
         for name, value in rule.set.items():
-            if name in misread or str(value).startswith(WORKER):
+            if name in misread or name in told or str(value).startswith(WORKER) or (elsewhere and name not in values):
                 continue
             if not _given(value, values.get(name)):
                 given = f"is {values[name]}" if name in values else "is missing"
                 yield _of(rule, Weight.WRONG, f"--{name} {given}", _set(name, value))
         for name, text in rule.env.items():
             given = copied.environment.get(name, "")
-            if "{" in text or given == text or (given.isdecimal() and text.isdecimal() and int(given) > int(text) > 1):
+            if (
+                "{" in text
+                or given == text
+                or name in copied.unexported
+                or (given.isdecimal() and text.isdecimal() and int(given) > int(text) > 1)
+            ):
                 continue
             yield _of(rule, Weight.WRONG, f"{name}={text} is missing", f"Set {name}={text}.")
         if rule.patches and "PYTHONPATH" not in copied.environment:

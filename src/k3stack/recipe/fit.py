@@ -118,7 +118,7 @@ def _explained(found: Fit, reserves: Reserves | None) -> Fit:
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:
     said = _said(_standing_for(choice))
     roles = tuple(
-        RoleFit(name, _plan(choice, spec, reserves, layout, replace(choice.workload, **said.settings[name])))
+        RoleFit(name, _plan(choice, spec, reserves, layout, replace(choice.work(name), **said.settings[name])))
         for name, layout in choice.roles()
     )
     return Fit(choice, roles, said.unknown)

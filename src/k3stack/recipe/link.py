@@ -13,7 +13,16 @@ from k3stack.spec.schemes import Scheme
 
 __all__ = ["from_query", "to_query"]
 
-_WORKLOAD = ("context", "concurrency", "batched_tokens", "kv", "prefix", "utilization", "state_ratio")
+_WORKLOAD = (
+    "context",
+    "concurrency",
+    "batched_tokens",
+    "kv",
+    "prefix",
+    "utilization",
+    "prefill_utilization",
+    "state_ratio",
+)
 _COUNTS = ("context", "concurrency", "batched_tokens")
 _FIELDS = (
     *("engine", "version", "hardware", "scheme", "goal", "serving"),
@@ -41,6 +50,7 @@ def to_query(choice: Choice) -> str:
         "kv": work.kv_dtype.value,
         "prefix": int(work.prefix_caching),
         "utilization": work.utilization,
+        **({} if choice.prefill_utilization is None else {"prefill_utilization": choice.prefill_utilization}),
         **({} if work.state_ratio is None else {"state_ratio": work.state_ratio}),
         "model": choice.model,
     }
@@ -69,6 +79,7 @@ def from_query(text: str) -> Choice:
         goal=_field(pairs, "goal", Goal),
         serving=_field(pairs, "serving", Serving),
         prefill=_field(pairs, "prefill", _layout) if "prefill" in pairs else None,
+        prefill_utilization=_field(pairs, "prefill_utilization", float) if "prefill_utilization" in pairs else None,
         features=tuple(_field(pairs, "features", _features)),
         model=pairs.get("model", ""),
         parsers=_field(pairs, "parsers", Parsers) if "parsers" in pairs else Parsers.KIMI_K3,

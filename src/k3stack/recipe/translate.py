@@ -16,7 +16,8 @@ from k3stack.hardware.table import Gpu
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import UTILIZATION_STANDARD, Choice, Parsers, Serving, standard_version
 from k3stack.recipe.deployment import Deployment, Flag, Reason
-from k3stack.recipe.doctor import Diagnosis, features_of, layout_of, role_of, scheme_of, workload_of
+from k3stack.recipe.doctor import Diagnosis
+from k3stack.recipe.meaning import features_of, layout_of, role_of, scheme_of, workload_of
 
 __all__ = ["Translation", "translate"]
 

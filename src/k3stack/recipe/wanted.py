@@ -65,6 +65,7 @@ class Wishes:
     prefix_caching: bool = True
     batched_tokens: int | None = None
     utilization: float | None = None
+    prefill_utilization: float | None = None
     parsers: Parsers = Parsers.KIMI_K3
 
     @property
@@ -103,6 +104,10 @@ def choose(wanted: Wanted) -> Choice:
         UsageError: the sizes contradict each other.
         NotKnownError: no layout is known for this hardware and none was given.
     """
+    if wanted.prefill_utilization is not None and wanted.serving is Serving.UNIFIED:
+        raise UsageError(
+            "is for prefill and decode apart", where="--prefill-utilization", hint="Add --serving prefill-decode."
+        )
     known = _suggestion(wanted)
     layout, prefill = _layouts(wanted, known)
     as_known = known is not None and (known.layout, known.prefill) == (layout, prefill)
@@ -116,6 +121,7 @@ def choose(wanted: Wanted) -> Choice:
         goal=wanted.goal,
         serving=wanted.serving,
         prefill=prefill,
+        prefill_utilization=wanted.prefill_utilization,
         features=wanted.features,
         model=wanted.model,
         parsers=wanted.parsers,
@@ -190,7 +196,8 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
             raise UsageError(
                 "is missing", where="--tp", hint="These options set the layout of decode, which needs --tp."
             )
-        return Layout(wanted.tp, pp, dp, ep, dcp), known.prefill
+        decode = Layout(wanted.tp, pp, dp, ep, dcp)
+        return decode, _prefill(wanted.engine, decode, known)
     layout = Layout(wanted.tp or max(1, (wanted.gpus or 8) // (pp * dp)), pp, dp, ep, dcp)
     if wanted.gpus is not None and layout.gpus != wanted.gpus:
         raise UsageError(
@@ -198,6 +205,13 @@ def _layouts(wanted: Wanted, known: Suggestion | None) -> tuple[Layout, Layout |
             where="--gpus",
         )
     return layout, None
+
+
+def _prefill(engine: str, decode: Layout, known: Suggestion) -> Layout | None:
+    """The published layout of prefill; on vLLM both sides must decode in the same context-parallel way."""
+    if known.prefill is None or engine != "vllm" or decode.dcp == 1:
+        return known.prefill
+    return replace(known.prefill, tp=decode.tp, dcp=decode.dcp)
 
 
 def _workload(wanted: Wanted, known: Suggestion | None) -> Workload:

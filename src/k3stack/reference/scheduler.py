@@ -99,7 +99,7 @@ class Scheduler:
         return works
 
     def _fits(self, newest: Sequence) -> bool:
-        """Whether everybody who still reads could read to the end; what begins without that is begun again and again."""
+        """Whether everybody who still reads could read to the end; else a prompt is begun again and again."""
         return self.running == [newest] or self.cache.can_hold(
             {each.lease: each.lease.computed + each.remaining for each in self.running if each.lease is not None}
         )

@@ -3,7 +3,7 @@
 "use strict";
 K3.link = (() => {
   const { t } = K3;
-  const KNOWN = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "kv", "prefix", "utilization", "state_ratio", "batched_tokens", "model"];
+  const KNOWN = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "kv", "prefix", "utilization", "prefill_utilization", "state_ratio", "batched_tokens", "model"];
   const FORMS = ["docker", "shell", "compose", "kubernetes", "slurm", "skypilot"];
   const LONGEST = 2000;
   const short = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
@@ -33,7 +33,7 @@ K3.link = (() => {
 
   /** The selection as a query in the order that answers use. */
   function selection(fields) {
-    const order = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "batched_tokens", "kv", "prefix", "utilization", "state_ratio", "model"];
+    const order = ["engine", "version", "hardware", "scheme", "goal", "serving", "layout", "prefill", "features", "parsers", "batched_tokens", "kv", "prefix", "utilization", "prefill_utilization", "state_ratio", "model"];
     return new URLSearchParams(order.filter((name) => fields.has(name)).map((name) => [name, fields.get(name)])).toString();
   }
 

@@ -65,12 +65,32 @@ K3.more = (() => {
   }
 
   function checked(result) {
-    const head = el("p", { class: "verdict" }, el("span", { class: "verdict-word", "data-verdict": result.good ? "fits" : "does not fit", text: t(result.good ? "check.good" : "check.bad") }), el("span", {}, data(`${result.engine} ${result.version} ${result.model}`), t("comma"), t("check.by", { parser: K3.said(result.checked_by) })));
-    const assumed = result.assumed.map((text) => el("p", { class: "hint" }, t("check.assumed"), data(text)));
-    const faults = result.faults.map((one) =>
-      el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, one.why === `${one.what}.` ? null : [data(one.why), K3.gap()], data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" }))),
+    const several = result.roles.length > 0;
+    const about = several ? el("span", { text: t("check.several", { count: result.roles.length }) }) : read(result);
+    fill($("checked"), el("p", { class: "verdict" }, word(result.good), about), assumed(result), faults(result), result.roles.map(role));
+  }
+
+  const word = (good) => el("span", { class: "verdict-word", "data-verdict": good ? "fits" : "does not fit", text: t(good ? "check.good" : "check.bad") });
+  const read = (one) => el("span", {}, data(`${one.engine} ${one.version} ${one.model}`.trim()), t("comma"), t("check.by", { parser: K3.said(one.checked_by) }));
+  const assumed = (one) => one.assumed.map((text) => el("p", { class: "hint" }, t("check.assumed"), data(text)));
+  const faults = (one) => (one.faults.length ? el("ul", { class: "faults" }, one.faults.map(fault)) : null);
+
+  function fault(one) {
+    return el("li", { class: `fault ${one.weight}` }, el("p", {}, el("span", { class: "tag", text: t(`weight.${one.weight}`) }), " ", data(one.what, "strong")), el("p", {}, one.why === `${one.what}.` ? null : [data(one.why), K3.gap()], data(one.fix)), el("p", { class: "hint" }, K3.source(one.source, one.url), " ", data(one.rule, "code", { class: "rule" })));
+  }
+
+  /** One command of several. */
+  function role(one) {
+    const line = one.line ? t("check.line", { line: one.line }) : "";
+    const place = one.place ? [data(one.place, "code"), line ? t("comma") : ""] : null;
+    return el(
+      "section",
+      { class: "checked-role" },
+      el("h3", {}, data(one.name), " ", place || line ? el("span", { class: "hint" }, place, line) : null),
+      el("p", {}, el("strong", { class: one.good ? "fine" : "trouble", text: t(one.good ? "check.good" : "check.bad") }), t("comma"), read(one)),
+      assumed(one),
+      faults(one),
     );
-    fill($("checked"), head, assumed, faults.length ? el("ul", { class: "faults" }, faults) : null);
   }
 
   const trouble = (error) => fill($("checked"), el("p", { class: "trouble" }, el("strong", { text: t("check.trouble") }), K3.trouble(error)));
