@@ -14,8 +14,8 @@ from aiohttp import web
 from k3stack.errors import UnavailableError, UsageError
 from k3stack.verify import Level, Status, Target, run_checks
 from tests.cli.run import k3
-from tests.verify.broken import Proxy
 from tests.verify.fake_k3 import FakeK3, serving
+from tests.verify.proxy import Proxy
 
 
 class Hangs(Proxy):

@@ -23,6 +23,7 @@ def read(*lines: str) -> Answer:
     reader = StreamReader({})
     for line in lines:
         reader.line(line)
+        reader.line("")
     return reader.finish()
 
 
