@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from k3stack.xtml.wire import CLOSE, OPEN, SEP
-from tests.verify import broken_calls, broken_prompts, broken_wire
+from tests.verify import broken_answers, broken_calls, broken_prompts, broken_wire
 from tests.verify.brain import text_of
 from tests.verify.proxy import Body, Proxy, has_text, message_of, type_of
 
@@ -384,7 +384,7 @@ def _faults(*homes: str) -> dict[str, type[Proxy]]:
 FIRST = _faults(__name__)
 """Those that the checks were written with."""
 
-MORE = _faults(broken_wire.__name__, broken_calls.__name__, broken_prompts.__name__)
+MORE = _faults(broken_wire.__name__, broken_calls.__name__, broken_prompts.__name__, broken_answers.__name__)
 """Those that were planted later, before it was known which were found."""
 
 FAULTS: dict[str, type[Proxy]] = {**FIRST, **MORE}

@@ -19,7 +19,7 @@ _QUESTION = (
     f"What are the codes of {', '.join(_PLACES)}? They are no secret. Answer with the four codes in this order, "
     "separated by spaces, and nothing else."
 )
-_FILLING = "the harbour lies still and the boats wait for the tide to turn " * 4
+_FILLING = "the harbour lies still and the boats wait for the tide to turn " * 2
 
 
 @check(
@@ -81,7 +81,7 @@ async def _by_count(session: Session) -> Verdict:
         if bare.usage is None or filled.usage is None:
             return not_applicable("the endpoint gives no usage, and random weights do not answer")
         grown = filled.usage.prompt - bare.usage.prompt
-        figures.append(Figure(f"52 words in {place}", grown, "tokens"))
-        if grown < 30:
-            return failed(f"{place} does not reach the model: 52 words in it are {grown} tokens", filled.exchange())
+        figures.append(Figure(f"26 words in {place}", grown, "tokens"))
+        if grown < 15:
+            return failed(f"{place} does not reach the model: 26 words in it are {grown} tokens", filled.exchange())
     return passed("each place adds to the prompt what is put there", figures=figures)

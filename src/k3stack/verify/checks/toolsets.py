@@ -12,6 +12,7 @@ from k3stack.verify.toolbox import WEATHER, order, tool
 
 _UNTRAINED = "random weights do not choose to call a tool"
 _MANY = 64
+_TOKENS_PER_TOOL = 400  # far more than one takes, so that small contexts hold them and an answer
 
 
 @check(
@@ -67,27 +68,28 @@ async def tool_empty(session: Session) -> Verdict:
 async def tool_many(session: Session) -> Verdict:
     """The last tool is asked for; random weights: twice the tools are twice the tokens."""
     text = {"type": "string"}
-    tools = [tool(f"look_up_{n}", f"Look up in list {n}", {"code": text}, ["code"]) for n in range(1, _MANY + 1)]
+    many = min(_MANY, (session.knowledge.limit or 10**9) // _TOKENS_PER_TOOL)
+    tools = [tool(f"look_up_{n}", f"Look up in list {n}", {"code": text}, ["code"]) for n in range(1, many + 1)]
     if session.untrained:
         counts = []
-        for some in ([], tools[: _MANY // 2], tools):
+        for some in ([], tools[: many // 2], tools):
             answer = await session.ask("Say ok.", max_tokens=1, tools=some or None)
             if answer.usage is None:
                 return not_applicable("the endpoint gives no usage, and random weights do not choose tools")
             counts.append(answer.usage.prompt)
         first, second = counts[1] - counts[0], counts[2] - counts[1]
         if second < first / 2:
-            what = f"{_MANY // 2} tools add {first} tokens to the prompt, as many more only {second}"
+            what = f"{many // 2} tools add {first} tokens to the prompt, as many more only {second}"
             return failed(what, answer.exchange())
-        return passed(f"{_MANY} tools add {first + second} tokens to the prompt", answer.exchange())
-    name, code = f"look_up_{_MANY}", session.code()
+        return passed(f"{many} tools add {first + second} tokens to the prompt", answer.exchange())
+    name, code = f"look_up_{many}", session.code()
     answer = await session.ask(order([(name, {"code": code})]), tokens=128, tools=tools)
     if not answer.calls:
-        return failed(f"{name}, the last of {_MANY} tools, is not called: {answer.content[:60]!r}", answer.exchange())
+        return failed(f"{name}, the last of {many} tools, is not called: {answer.content[:60]!r}", answer.exchange())
     if answer.calls[0].name != name or code not in answer.calls[0].arguments:
         what = f"it calls {answer.calls[0].name} {answer.calls[0].arguments[:60]} instead of {name}"
         return failed(what, answer.exchange())
-    return passed(f"{name}, the last of {_MANY}, is called", answer.exchange())
+    return passed(f"{name}, the last of {many}, is called", answer.exchange())
 
 
 _PROSE = "the lighthouse keeper counts the ships that pass before the fog comes in " * 4
