@@ -71,11 +71,25 @@ def think(body: dict[str, Any]) -> Thought:
             calls = [call for call in calls if call[0] == name] or [(name, sample(tools[name]["parameters"]))]
         if choice == "required" and not calls:
             calls = [(name, sample(tool["parameters"])) for name, tool in list(tools.items())[:1]]
+        if body.get("parallel_tool_calls") is False:
+            calls = calls[:1]
         if calls:
             return Thought("The user wants a tool.", "", calls)
     if form := body.get("response_format"):
         return Thought("JSON is wanted.", structured(text, form))
+    if "twelve random" in text:
+        return Thought("I draw.", " ".join(chance(body).choices(WORDS, k=12)))
     return said(text, messages, last)
+
+
+WORDS = "apple bridge cedar dolphin ember forest garnet harbor island jasmine kettle lagoon maple nectar".split()
+
+
+def chance(body: dict[str, Any]) -> random.Random:
+    """The same dice for the same request at temperature 0 or with a seed, others each time without."""
+    if body.get("temperature", 1) and "seed" not in body:
+        return random.Random()
+    return random.Random(json.dumps([body["messages"], body.get("seed") if body.get("temperature", 1) else 0]))
 
 
 def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Thought:
@@ -84,6 +98,14 @@ def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Tho
     if found := re.search(r"What is the code of (.+?) in this register", text):
         code = re.search(rf"the code of {re.escape(found[1])} is ([A-Z]{{3}}-\d{{4}})", text)
         return Thought(f"I look for {found[1]}.", code[1] if code else "It is not there.")
+    if found := re.search(r"What are the codes of these names in this register, in this order: (.+?)\?", text):
+        codes = dict(re.findall(r"the code of (.+?) is ([A-Z]{3}-\d{4})", text))
+        return Thought("I look for all.", " ".join(codes.get(name, "none") for name in found[1].split("; ")))
+    if text.startswith("What are the codes of alpha"):
+        told = " ".join(map(text_of, messages[:-1]))
+        return Thought("I look.", " ".join(re.findall(r"The code of \w+ is ([A-Z]{3}-\d{4})", told)))
+    if "Ann is 34" in text:
+        return Thought("JSON is asked for.", f"```json\n{structured(text, {})}\n```")
     if found := re.search(r"Count from 1 to (\d+)", text):
         return Thought("I count.", " ".join(map(str, range(1, int(found[1]) + 1))))
     if "from 1 to 200000" in text:
@@ -107,7 +129,10 @@ def station(messages: list[dict[str, Any]]) -> str:
     calls = {call["id"]: call["function"]["arguments"] for m in messages for call in m.get("tool_calls") or []}
     results = {m["tool_call_id"]: m["content"] for m in messages if m["role"] == "tool"}
     mine = next(one for one, arguments in calls.items() if "Oslo" in arguments)
-    return str(json.loads(results[mine])["station"])
+    try:
+        return str(json.loads(results.get(mine, "{}")).get("station", "It is not there."))
+    except ValueError:
+        return "It is not there."
 
 
 def wanted_calls(text: str) -> list[Call]:
@@ -153,8 +178,9 @@ def sample(schema: dict[str, Any]) -> Any:
 
 
 def babble(body: dict[str, Any], off: bool) -> Thought:
-    """What random weights answer: nothing but a function of the prompt, that never ends by itself."""
-    seen = json.dumps([body["messages"], body.get("tools"), off], sort_keys=True)
+    """What random weights answer: nothing but a function of the prompt and chance, that never ends by itself."""
+    drawn = chance(body).random() if body.get("temperature", 1) else 0
+    seen = json.dumps([body["messages"], body.get("tools"), off, drawn], sort_keys=True)
     dice = random.Random(hashlib.sha256(seen.encode()).digest())
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or []}
     choice = body.get("tool_choice", "auto")

@@ -1,121 +1,18 @@
-"""A proxy that breaks one thing, in front of a correct endpoint. Each fault is a small subclass of `Proxy`."""
+"""Faults of one kind or another, each a proxy that breaks one thing; all of them are in `FAULTS`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
-from aiohttp import ClientSession, web
+from aiohttp import web
 
 from k3stack.xtml.wire import CLOSE, OPEN, SEP
+from tests.verify import broken_answers, broken_calls, broken_prompts, broken_wire
 from tests.verify.brain import text_of
-
-Body = dict[str, Any]
-
-
-class Proxy:
-    """Passes everything on. A fault changes the request, the whole answer, or the events of a stream."""
-
-    expected: tuple[str, ...] = ()
-    """The checks that must find it; others may find it too."""
-
-    def __init__(self, upstream: str) -> None:
-        self.upstream = upstream
-        self.in_flight = 0
-        self.number = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def app(self) -> web.Application:
-        app = web.Application(client_max_size=64 * 2**20)
-        app.cleanup_ctx.append(self._client)
-        app.router.add_route("*", "/{path:.*}", self.handle)
-        return app
-
-    async def _client(self, app: web.Application) -> Any:
-        self.client = ClientSession(read_bufsize=2**22)
-        yield
-        for task in self._tasks:
-            task.cancel()
-        await self.client.close()
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        data = await request.read()
-        self.in_flight += 1
-        self.number += 1
-        try:
-            return await self.forward(request, self.change_bytes(data))
-        except ConnectionResetError:
-            return web.Response()
-        finally:
-            self.in_flight -= 1
-
-    def change_bytes(self, data: bytes) -> bytes:
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            return data
-        return json.dumps(self.request(body)).encode() if well_formed(body) else data
-
-    async def forward(self, request: web.Request, data: bytes) -> web.StreamResponse:
-        url = self.upstream + request.path_qs
-        async with self.client.request(request.method, url, data=data, headers=_type(request)) as answer:
-            if answer.content_type == "text/event-stream":
-                return await self.relay(request, answer, json.loads(data))
-            text = await answer.text()
-            status = await self.status(answer.status)
-            if request.path.endswith("/chat/completions") and answer.status == 200:
-                text = json.dumps(self.whole(json.loads(text), json.loads(data)))
-            return web.Response(status=status, text=text, content_type=answer.content_type)
-
-    async def relay(self, request: web.Request, answer: Any, body: Body) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        seen = 0
-        async for line in answer.content:
-            if not line.startswith(b"data: {"):
-                await response.write(line)
-                continue
-            event = json.loads(line[6:])
-            seen += has_text(event)
-            for one in self.event(event, seen, body):
-                await response.write(b"data: " + json.dumps(one).encode() + b"\n")
-        return response
-
-    def request(self, body: Body) -> Body:
-        return body
-
-    def whole(self, answer: Body, body: Body) -> Body:
-        return answer
-
-    def event(self, event: Body, seen: int, body: Body) -> list[Body]:
-        return [event]
-
-    async def status(self, status: int) -> int:
-        return status
-
-
-def has_text(event: Body) -> bool:
-    delta = event["choices"][0]["delta"] if event.get("choices") else {}
-    return bool(delta.get("content") or delta.get("reasoning_content"))
-
-
-def well_formed(body: Any) -> bool:
-    """Whether it is a request that a fault knows how to change; others pass as they are."""
-    messages = body.get("messages") if isinstance(body, dict) else None
-    return (
-        isinstance(messages, list)
-        and bool(messages)
-        and all(isinstance(one, dict) and isinstance(one.get("content") or "", str | list) for one in messages)
-    )
-
-
-def _type(request: web.Request) -> dict[str, str]:
-    return {"Content-Type": request.headers.get("Content-Type", "application/json")}
-
-
-def message_of(answer: Body) -> Body:
-    return answer["choices"][0]["message"]  # type: ignore[no-any-return]
+from tests.verify.proxy import Body, Proxy, has_text, message_of, type_of
 
 
 class MixesStates(Proxy):
@@ -287,7 +184,7 @@ class GeneratesOn(Proxy):
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
 
         async def pump() -> None:
-            async with self.client.post(self.upstream + request.path, data=data, headers=_type(request)) as answer:
+            async with self.client.post(self.upstream + request.path, data=data, headers=type_of(request)) as answer:
                 async for line in answer.content:
                     lines.put_nowait(line)
             lines.put_nowait(None)
@@ -474,4 +371,20 @@ class FewWorkers(Proxy):
         return await super().handle(request)
 
 
-FAULTS: dict[str, type[Proxy]] = {one.__name__: one for one in Proxy.__subclasses__() + StalePrefix.__subclasses__()}
+def _faults(*homes: str) -> dict[str, type[Proxy]]:
+    """The faults that these modules define, by name."""
+    found = {}
+    for home in homes:
+        for name, one in vars(sys.modules[home]).items():
+            if isinstance(one, type) and issubclass(one, Proxy) and one.__module__ == home:
+                found[name] = one
+    return found
+
+
+FIRST = _faults(__name__)
+"""Those that the checks were written with."""
+
+MORE = _faults(broken_wire.__name__, broken_calls.__name__, broken_prompts.__name__, broken_answers.__name__)
+"""Those that were planted later, before it was known which were found."""
+
+FAULTS: dict[str, type[Proxy]] = {**FIRST, **MORE}

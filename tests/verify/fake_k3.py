@@ -24,6 +24,10 @@ _TOKEN = re.compile(r"<\|\w+\|>|\s?[^\s<]{1,6}|<|\s", re.DOTALL)
 _BLOCK = 64
 
 
+Pieces = list[tuple[str, list[str]]]
+"""(field or call, its tokens), in the order in which they are generated."""
+
+
 class Refuse(Exception):  # noqa: N818
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -83,7 +87,7 @@ class FakeK3:
     async def chat(self, request: web.Request) -> web.StreamResponse:
         try:
             body = read_body(await request.read())
-            thought = self.answer(body)
+            thoughts = self.answers(body)
             prompt = prompt_tokens(body)
             check_length(body, prompt)
         except Refuse as error:
@@ -92,7 +96,7 @@ class FakeK3:
         self.running += 1
         self.served += 1
         try:
-            return await self._generate(request, body, thought, prompt)
+            return await self._generate(request, body, thoughts, prompt)
         except ConnectionResetError:
             return web.Response()  # the client left; nobody reads this
         finally:
@@ -105,23 +109,31 @@ class FakeK3:
             thought.reasoning = ""
         return thought
 
+    def answers(self, body: dict[str, Any]) -> list[Thought]:
+        """As many answers as are asked for, each drawn by itself."""
+        each = [
+            {**body, "seed": body["seed"] + number} if "seed" in body else body for number in range(body.get("n", 1))
+        ]
+        return [self.answer(one) for one in each]
+
     async def _generate(
-        self, request: web.Request, body: dict[str, Any], thought: Thought, prompt: list[str]
+        self, request: web.Request, body: dict[str, Any], thoughts: list[Thought], prompt: list[str]
     ) -> web.StreamResponse:
         cached = self._cached(prompt)
         self.hits += cached
         await asyncio.sleep(self.prefill_s * (len(prompt) - cached))
-        pieces, finish = cut(body, thought)
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": sum(len(p[1]) for p in pieces)}
+        made = [cut(body, thought) for thought in thoughts]
+        generated = sum(len(tokens) for pieces, _ in made for _, tokens in pieces)
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": generated}
         usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
         whole_usage = {**usage, "prompt_tokens_details": {"cached_tokens": cached}}
         head = {"id": f"chatcmpl-{next(self._ids)}", "created": 1_790_000_000, "model": body["model"]}
         if not body.get("stream"):
-            await self._wait(sum(len(p[1]) for p in pieces))
-            return web.json_response(whole(head, pieces, finish, whole_usage, body, self._ids))
+            await self._wait(generated)
+            return web.json_response(whole(head, made, whole_usage, body, self._ids))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        async for event in self._events(head, pieces, finish, body):
+        async for event in interleaved([self._events(head, *one, body, index) for index, one in enumerate(made)]):
             await response.write(event)
         if (body.get("stream_options") or {}).get("include_usage"):
             await response.write(sse({**head, "object": "chat.completion.chunk", "choices": [], "usage": whole_usage}))
@@ -132,10 +144,10 @@ class FakeK3:
         await asyncio.sleep(self.token_s * tokens)
 
     async def _events(
-        self, head: dict[str, Any], pieces: list[tuple[str, list[str]]], finish: str, body: dict[str, Any]
+        self, head: dict[str, Any], pieces: list[tuple[str, list[str]]], finish: str, body: dict[str, Any], index: int
     ) -> AsyncIterator[bytes]:
         def event(delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
-            choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
+            choice = {"index": index, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
             return sse({**head, "object": "chat.completion.chunk", "choices": [choice]})
 
         yield event({"role": "assistant", "content": ""})
@@ -184,11 +196,15 @@ def read_body(data: bytes) -> dict[str, Any]:
             raise Refuse(400, "content must be text or parts")
     if body.get("model") != "kimi-k3":
         raise Refuse(404, f"no model {body.get('model')}")
+    if "max_completion_tokens" in body:
+        body["max_tokens"] = body.pop("max_completion_tokens")
     check_parameters(body)
     return body
 
 
 def check_parameters(body: dict[str, Any]) -> None:
+    if not isinstance(body.get("n", 1), int) or not 0 < body.get("n", 1) <= 8:
+        raise Refuse(400, "n must be a number up to 8")
     if not isinstance(body.get("max_tokens", 1), int) or body.get("max_tokens", 1) < 1:
         raise Refuse(400, "max_tokens must be a positive number")
     if not isinstance(body.get("temperature", 0), int | float):
@@ -254,9 +270,24 @@ def cut(body: dict[str, Any], thought: Thought) -> tuple[list[tuple[str, list[st
     return kept, finish
 
 
+async def interleaved(streams: list[AsyncIterator[bytes]]) -> AsyncIterator[bytes]:
+    """One event of each in turn, as the choices of one request come."""
+    while streams:
+        for one in list(streams):
+            try:
+                yield await anext(one)
+            except StopAsyncIteration:
+                streams.remove(one)
+
+
 def whole(
-    head: dict[str, Any], pieces: list[tuple[str, list[str]]], finish: str, usage: Any, body: Any, ids: Iterator[int]
+    head: dict[str, Any], made: list[tuple[Pieces, str]], usage: Any, body: dict[str, Any], ids: Iterator[int]
 ) -> dict[str, Any]:
+    choices = [choice(number, pieces, finish, body, ids) for number, (pieces, finish) in enumerate(made)]
+    return {**head, "object": "chat.completion", "choices": choices, "usage": usage}
+
+
+def choice(index: int, pieces: Pieces, finish: str, body: dict[str, Any], ids: Iterator[int]) -> dict[str, Any]:
     texts = {kind: "".join(tokens) for kind, tokens in pieces if not kind.startswith("call ")}
     message: dict[str, Any] = {"role": "assistant", "content": texts.get("content", "")}
     if texts.get("reasoning_content"):
@@ -264,10 +295,10 @@ def whole(
     calls = [made_call(kind, "".join(tokens), ids) for kind, tokens in pieces if kind.startswith("call ")]
     if calls:
         message |= {"content": None, "tool_calls": calls}
-    choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+    one: dict[str, Any] = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
     if body.get("logprobs"):
-        choice["logprobs"] = chances([token for kind, tokens in pieces for token in tokens if "call" not in kind])
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        one["logprobs"] = chances([token for kind, tokens in pieces for token in tokens if "call" not in kind])
+    return one
 
 
 def made_call(kind: str, arguments: str, ids: Iterator[int]) -> dict[str, Any]:

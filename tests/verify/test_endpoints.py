@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 
 from k3stack.errors import UnavailableError, UsageError
-from k3stack.verify import Level, Status, Target, run_checks
+from k3stack.verify import CheckReport, Level, Status, Target, run_checks
 from tests.cli.run import k3
-from tests.verify.broken import Proxy
 from tests.verify.fake_k3 import FakeK3, serving
+from tests.verify.proxy import Proxy
 
 
 class Hangs(Proxy):
@@ -76,6 +76,56 @@ class Busy(Proxy):
             self.number += 1
             return web.json_response({"error": {"message": "too many"}}, status=429)
         return await super().handle(request)
+
+
+class Different(Proxy):
+    """All that an endpoint may do otherwise: an alias for the model, reasoning as vLLM names it, no log probabilities
+    or details, lines that end with CR and LF, comments, an event without choices, no page but the API's own."""
+
+    content_type = "text/event-stream; charset=utf-8"
+    ending = b"\r\n\r\n: keep-alive\r\n\r\n"
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.path in ("/metrics", "/health", "/version"):
+            return web.json_response({"error": {"message": "not found"}}, status=404)
+        return await super().handle(request)
+
+    def request(self, body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("n", 1) > 1:
+            return {**body, "messages": []}  # which is refused
+        return {name: value for name, value in body.items() if name not in ("logprobs", "top_logprobs")}
+
+    def whole(self, answer: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
+        message = answer["choices"][0]["message"]
+        if "reasoning_content" in message:
+            message["reasoning"] = message.pop("reasoning_content")
+        answer["usage"].pop("prompt_tokens_details", None)
+        return {**answer, "model": "moonshotai/kimi-k3", "system_fingerprint": None, "provider": "x"}
+
+    def event(self, event: dict[str, Any], seen: int, body: dict[str, Any]) -> list[dict[str, Any]]:
+        event["model"] = "moonshotai/kimi-k3"
+        (event.get("usage") or {}).pop("prompt_tokens_details", None)
+        for choice in event["choices"]:
+            choice.pop("logprobs", None)
+            choice["delta"].setdefault("content", None)
+            if "reasoning_content" in choice["delta"]:
+                choice["delta"]["reasoning"] = choice["delta"].pop("reasoning_content")
+            if choice["delta"].get("role"):
+                return [{**event, "choices": []}, event]
+        return [event]
+
+
+class Strict(Proxy):
+    """Refuses what is not in OpenAI's own API, several choices, and system messages after the first turn."""
+
+    known = frozenset(
+        "model messages max_tokens max_completion_tokens temperature seed stop stream stream_options tools tool_choice "
+        "parallel_tool_calls response_format reasoning_effort logprobs top_logprobs".split()
+    )
+
+    def request(self, body: dict[str, Any]) -> dict[str, Any]:
+        late = any(message.get("role") == "system" for message in body["messages"][1:])
+        return body if self.known >= body.keys() and not late else {**body, "messages": []}
 
 
 class TextOnly(Proxy):
@@ -140,6 +190,26 @@ def test_an_endpoint_that_cannot_see_is_not_blamed(trained: str) -> None:
     with serving(TextOnly(trained).app()) as url:
         report = run_checks(Target(url), Level.FULL, only=["images", "images-bad"])
     assert report.counts == {Status.NOT_APPLICABLE: 2} and not report.passed
+
+
+LEGAL = {"different": Different, "hosted": Hosted, "strict": Strict, "text only": TextOnly}
+
+
+def bad(report: CheckReport) -> dict[str, str]:
+    return {one.id: one.summary for one in report.results if one.status in (Status.FAIL, Status.ERROR)}
+
+
+def test_what_differs_and_is_right_is_no_fault(trained: str) -> None:
+    with serving(Different(trained).app()) as url:
+        report = run_checks(Target(url), Level.QUICK)
+    assert bad(report) == {} and report.result("model-name").status is Status.WARN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(LEGAL))
+def test_what_differs_and_is_right_passes_the_full_level(trained: str, kind: str) -> None:
+    with serving(LEGAL[kind](trained).app()) as url:
+        assert bad(run_checks(Target(url), Level.FULL)) == {}
 
 
 def test_the_same_seed_sends_the_same_prompts(trained: str) -> None:

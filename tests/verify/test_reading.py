@@ -23,6 +23,7 @@ def read(*lines: str) -> Answer:
     reader = StreamReader({})
     for line in lines:
         reader.line(line)
+        reader.line("")
     return reader.finish()
 
 
@@ -69,10 +70,28 @@ def test_a_stream_is_put_together() -> None:
         ((*GOOD[:3], 'data: {"error": {"message": "boom"}}', *GOOD[3:]), "boom"),
         ((event({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}), *GOOD[8:]), "lacks its id or name"),
         ((event({"tool_calls": [{"id": "c", "function": {"name": "f"}}]}), *GOOD[9:]), "without an index"),
+        ((*GOOD[:8], event({"tool_calls": [{"index": 0, "function": {"name": "f"}}]}), *GOOD[8:]), "named again"),
+        ((*GOOD[:3], GOOD[-2], *GOOD[3:]), "after the last event"),
+        ((event({}, created=1_790_000_000_000), *GOOD), "not in seconds"),
     ],
 )
 def test_what_is_wrong_with_a_stream_is_said(lines: tuple[str, ...], fault: str) -> None:
     assert any(fault in one for one in read(*lines).faults)
+
+
+def test_events_need_an_empty_line_between_them_and_their_own_content_type() -> None:
+    reader = StreamReader({})
+    reader.kind("text/plain")
+    reader.line(GOOD[0])
+    reader.line(GOOD[2])
+    faults = reader.finish(ended=False).faults
+    assert len(faults) == 2 and "'text/plain'" in faults[0] and "empty line" in faults[1]
+
+
+def test_further_choices_are_kept_apart() -> None:
+    second = event({"content": "other"}).replace('"index": 0', '"index": 1')
+    answer = read(*GOOD[:5], second, second, *GOOD[5:])
+    assert answer.faults == () and answer.content == "Héllo" and answer.others == ("otherother",)
 
 
 def test_a_whole_answer_is_read() -> None:

@@ -51,6 +51,7 @@ class Answer:
         received: the answer's own text, for evidence.
         reasoning_field: "reasoning" or "reasoning_content", whichever the endpoint uses; empty where neither came.
         faults: what was wrong with the form of it: a missing field, a second finish reason, JSON that is none.
+        others: the content of each further choice, where more than one was asked for.
         first_s: seconds until the first text or call arrived; of a whole answer, all of it.
         gaps_s: seconds between one piece and the next; empty for a whole answer.
     """
@@ -67,6 +68,7 @@ class Answer:
     usage: Usage | None = None
     chances: tuple[TokenChance, ...] = ()
     faults: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
     seconds: float = 0.0
     first_s: float = 0.0
     gaps_s: tuple[float, ...] = field(default=(), repr=False)

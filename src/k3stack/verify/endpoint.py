@@ -23,7 +23,7 @@ from k3stack.verify.answer import Answer, shorten
 from k3stack.verify.reading import StreamReader, read_answer
 from k3stack.verify.report import Exchange, Target
 
-__all__ = ["Endpoint", "Lost", "Refused", "Reply"]
+__all__ = ["TOO_MANY", "Endpoint", "Lost", "Refused", "Reply"]
 
 CHAT = "/v1/chat/completions"
 TOO_MANY = 429
@@ -40,6 +40,7 @@ class Reply:
     status: int
     text: str
     seconds: float
+    kind: str = ""
 
     def json(self) -> Any:
         """The body as JSON, or None where it is none."""
@@ -101,9 +102,15 @@ class Endpoint:
         """GET a path, whatever the status."""
         return await self._send("GET", path, None, min(silence_s, self.target.silence_s))
 
-    async def post(self, path: str, content: bytes, silence_s: float | None = None) -> Reply:
-        """POST bytes as JSON, whatever the status; they need not be JSON."""
-        return await self._send("POST", path, content, silence_s or self.target.silence_s)
+    async def post(
+        self, path: str, content: bytes, silence_s: float | None = None, authorization: str | None = None
+    ) -> Reply:
+        """POST bytes as JSON, whatever the status; they need not be JSON.
+
+        Args:
+            authorization: sent in place of the key's header; empty for none.
+        """
+        return await self._send("POST", path, content, silence_s or self.target.silence_s, authorization)
 
     async def chat(self, body: dict[str, Any]) -> Answer:
         """A whole answer.
@@ -120,7 +127,7 @@ class Endpoint:
             await self._wait(wait_s)
         if reply.status != 200:
             raise Refused(content.decode(), reply)
-        return self._keep(read_answer(body, reply.text, reply.seconds))
+        return self._keep(read_answer(body, reply.text, reply.seconds, reply.kind))
 
     async def stream(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """A streamed answer, put together.
@@ -146,6 +153,7 @@ class Endpoint:
         reader = StreamReader(body)
         async with self.open(body) as response:
             ended = True
+            reader.kind(response.headers.get("Content-Type", ""))
             async for line in _lines(response):
                 reader.line(line)
                 if leave_after is not None and reader.events >= leave_after:
@@ -195,8 +203,12 @@ class Endpoint:
         except httpx.HTTPError as error:
             raise self._lost(sent, error) from error
 
-    async def _send(self, method: str, path: str, content: bytes | None, silence_s: float) -> Reply:
+    async def _send(
+        self, method: str, path: str, content: bytes | None, silence_s: float, authorization: str | None = None
+    ) -> Reply:
         headers = {} if content is None else {"Content-Type": "application/json"}
+        if authorization is not None:
+            headers["Authorization"] = authorization
         timeout = httpx.Timeout(silence_s, connect=self.target.connect_s, pool=None)
         started = time.perf_counter()
         try:
@@ -204,7 +216,8 @@ class Endpoint:
         except httpx.HTTPError as error:
             sent = f"{method} {path}" if content is None else content.decode(errors="replace")
             raise self._lost(sent, error, silence_s) from error
-        return Reply(response.status_code, response.text, time.perf_counter() - started)
+        kind = response.headers.get("Content-Type", "")
+        return Reply(response.status_code, response.text, time.perf_counter() - started, kind)
 
     def _lost(self, sent: str, error: httpx.HTTPError, silence_s: float | None = None) -> Lost:
         if isinstance(error, httpx.ConnectTimeout):

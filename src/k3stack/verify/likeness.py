@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from k3stack.verify.answer import Answer, TokenChance
 
-__all__ = ["alike"]
+__all__ = ["alike", "near_tie"]
 
 _SHARED = 3
 _ENOUGH = 4
@@ -38,3 +38,14 @@ def _close(mine: TokenChance, theirs: TokenChance) -> bool:
     shared = here.keys() & there.keys()
     near = all(abs(here[token] - there[token]) <= _MOVED for token in shared)
     return len(shared) >= _SHARED and near and mine.token in there and theirs.token in here
+
+
+def near_tie(one: Answer, other: Answer) -> bool:
+    """Whether two greedy answers to one prompt part where both tokens were about as likely, in both of them."""
+    for mine, theirs in zip(one.chances, other.chances, strict=False):
+        if mine.token != theirs.token:
+            here, there = dict(mine.top), dict(theirs.top)
+            if theirs.token not in here or mine.token not in there:
+                return False
+            return max(abs(mine.logprob - here[theirs.token]), abs(theirs.logprob - there[mine.token])) <= _MOVED
+    return True

@@ -16,21 +16,25 @@ from k3stack.verify.answer import Answer, Call, TokenChance, Usage
 __all__ = ["StreamReader", "read_answer"]
 
 _REASONING = ("reasoning_content", "reasoning")
+_LATEST_S = 10**11  # the year 5138; a time of creation beyond it counts milliseconds
 
 
-def read_answer(body: dict[str, Any], text: str, seconds: float) -> Answer:
-    """A whole answer, from its JSON text."""
+def read_answer(body: dict[str, Any], text: str, seconds: float, kind: str = "application/json") -> Answer:
+    """A whole answer, from its JSON text and its content type."""
     try:
         data = _record(json.loads(text))
     except (ValueError, RecursionError):
         return Answer(body, text, faults=("the answer is no JSON",), seconds=seconds)
-    choice = next(iter(_records(data.get("choices"))), {})
+    choice, *others = _records(data.get("choices")) or [{}]
     if not _record(choice.get("message")):
         return Answer(body, text, faults=("the answer has no choice with a message",), seconds=seconds)
     message = _record(choice["message"])
     faults = _missing(data, ("id", "object", "created", "model", "choices"), "answer")
     if data.get("object") != "chat.completion":
         faults.append(f"object is {data.get('object')!r}, not 'chat.completion'")
+    faults += _wrong_head(data)
+    if "json" not in kind:
+        faults.append(f"the content type of the answer is {kind!r}, not 'application/json'")
     if message.get("role") != "assistant":
         faults.append(f"role is {message.get('role')!r}, not 'assistant'")
     name, reasoning = _reasoning(message)
@@ -47,6 +51,7 @@ def read_answer(body: dict[str, Any], text: str, seconds: float) -> Answer:
         usage=_usage(data.get("usage")),
         chances=_chances(choice.get("logprobs")),
         faults=tuple(faults),
+        others=tuple(_text(_record(one.get("message")).get("content")) for one in others),
         seconds=seconds,
         first_s=seconds,
     )
@@ -72,6 +77,14 @@ class StreamReader:
         self._times: list[float] = []
         self._events = 0
         self._done = False
+        self._open = False
+        self._counted = False
+        self._others: dict[int, list[str]] = {}
+
+    def kind(self, content_type: str) -> None:
+        """Take the content type of the answer; strict clients read no other as a stream of events."""
+        if content_type.partition(";")[0].strip() != "text/event-stream":
+            self._fault(f"the content type of the stream is {content_type!r}, not 'text/event-stream'")
 
     @property
     def events(self) -> int:
@@ -80,6 +93,8 @@ class StreamReader:
 
     def line(self, line: str) -> None:
         """Take one line of the stream."""
+        if not line:
+            self._open = False
         if not line or line.startswith(":"):
             return
         self._raw.append(line)
@@ -87,6 +102,9 @@ class StreamReader:
             if not line.startswith(("event:", "id:", "retry:")):
                 self._fault(f"a line that is no event: {line[:80]!r}")
             return
+        if self._open:
+            self._fault("two events without an empty line between them")
+        self._open = True
         data = line[5:].strip()
         if self._done:
             self._fault("something after [DONE]")
@@ -114,13 +132,23 @@ class StreamReader:
             self._ids.append(str(event["id"]))
         self._model = str(event.get("model") or self._model)
         self._usage = _usage(event.get("usage")) or self._usage
-        for choice in _records(event.get("choices")):
-            self._choice(choice)
+        for fault in _wrong_head(event):
+            self._fault(fault)
+        choices = _records(event.get("choices"))
+        self._counted = self._counted or (not choices and isinstance(event.get("usage"), dict))
+        for choice in choices:
+            if number := _count(choice.get("index")):
+                delta = _record(choice.get("delta"))
+                self._others.setdefault(number, []).append(_text(delta.get("content")))
+            else:
+                self._choice(choice)
 
     def _choice(self, choice: dict[str, Any]) -> None:
         delta = _record(choice.get("delta"))
         if self._finish and any(delta.get(name) for name in (*_REASONING, "content", "tool_calls")):
             self._fault("text or a call after the finish reason")
+        if self._counted and any(delta.get(name) for name in (*_REASONING, "content", "tool_calls")):
+            self._fault("text or a call after the last event, the one with usage and no choices")
         if choice.get("finish_reason"):
             self._finish.append(str(choice["finish_reason"]))
         name, reasoning = _reasoning(delta)
@@ -147,6 +175,8 @@ class StreamReader:
         known = self._calls[index]
         if call.get("id") and known[0] and call["id"] != known[0]:
             self._fault(f"call {index} changes its id from {known[0]!r} to {call['id']!r}")
+        if known[1] and function.get("name"):
+            self._fault(f"call {index} is named again in a later delta: clients that add the pieces up double its name")
         known[0] = known[0] or str(call.get("id") or "")
         known[1] = known[1] or str(function.get("name") or "")
         known[2] += _text(function.get("arguments"))
@@ -175,6 +205,7 @@ class StreamReader:
             usage=self._usage,
             chances=tuple(self._chances),
             faults=tuple(self._faults),
+            others=tuple("".join(self._others[number]) for number in sorted(self._others)),
             seconds=now - self._started,
             first_s=times[0] - self._started,
             gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(times)),
@@ -191,6 +222,14 @@ class StreamReader:
 
 def _missing(data: dict[str, Any], names: tuple[str, ...], where: str) -> list[str]:
     return [f"the {where} has no {name}" for name in names if name not in data]
+
+
+def _wrong_head(data: dict[str, Any]) -> list[str]:
+    """What is wrong with the fields that every answer and every chunk has."""
+    created = data.get("created")
+    if isinstance(created, int | float) and created > _LATEST_S:
+        return [f"created is {created}, which is not in seconds"]
+    return []
 
 
 def _record(value: object) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -46,6 +47,11 @@ class Document:
     def ask(self, name: str) -> str:
         """The whole prompt: the document, and a question about one name."""
         return f"{self.text}\n\nWhat is the code of {name} in this register? Answer with the code only."
+
+    def ask_all(self, names: Sequence[str]) -> str:
+        """The same with a question about several names."""
+        question = "What are the codes of these names in this register, in this order:"
+        return f"{self.text}\n\n{question} {'; '.join(names)}? Answer with the codes only, separated by spaces."
 
     def changed(self, name: str, code: str) -> Document:
         """The same document with another code for one name."""

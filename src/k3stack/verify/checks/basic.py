@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 from k3stack.verify.answer import Answer
+from k3stack.verify.endpoint import CHAT
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Exchange, Figure, Level
 from k3stack.verify.session import Session
@@ -33,6 +36,30 @@ async def models(session: Session) -> Verdict:
 
 
 @check(
+    "key",
+    Level.QUICK,
+    "The key is asked for",
+    proves="Who has no key, or a wrong one, gets no answer.",
+    failure_means="A gateway that does not look at keys, or an engine without --api-key that can be reached past it: "
+    "whoever finds the address uses it.",
+    limit_s=30,
+)
+async def key(session: Session) -> Verdict:
+    """The smallest request without the key and with a wrong one; only where the run was given a key."""
+    if session.target.key_variable is None:
+        return not_applicable("no key was given, so none is expected: --key-variable names one")
+    body = json.dumps(session.brief("Say ok.", max_tokens=1)).encode()
+    for what, header in (("no key", ""), ("a wrong key", "Bearer no-such-key")):
+        reply = await session.endpoint.post(CHAT, body, authorization=header)
+        evidence = Exchange(f"a chat request with {what}", f"HTTP {reply.status}\n{reply.text[:400]}")
+        if reply.status == 200:
+            return failed(f"a request with {what} is answered", evidence)
+        if reply.status >= 500:
+            return failed(f"a request with {what} gives HTTP {reply.status} instead of 401", evidence)
+    return passed(f"without the key: HTTP {reply.status}", evidence)
+
+
+@check(
     "chat",
     Level.QUICK,
     "A plain chat",
@@ -55,6 +82,8 @@ async def chat(session: Session) -> Verdict:
         if code in answer.reasoning and not answer.content:
             return failed(f"the answer {code} stands in the reasoning and the content is empty", answer.exchange())
         return failed(f"asked to repeat {code}, it says {answer.content[:80]!r}", answer.exchange())
+    if answer.content.count(code) > 1:
+        return failed(f"asked to say {code} once, it says it {answer.content.count(code)} times", answer.exchange())
     if answer.finish != "stop":
         return failed(f"a short answer ends with finish_reason {answer.finish!r}, not 'stop'", answer.exchange())
     return passed(f"it repeats {code}", answer.exchange(), figures=figures)

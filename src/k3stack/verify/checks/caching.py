@@ -97,6 +97,8 @@ async def prefix_cache(session: Session) -> Verdict:
         before = await session.gauge(*_HITS)
         second = await session.endpoint.stream(bodies[1])
         after = await session.gauge(*_HITS)
+        if fault := _wrong_count(first, second):
+            return failed(fault, second.exchange(), first.exchange())
         if number:
             cold.append(first.first_s)
             warm.append(second.first_s)
@@ -129,3 +131,15 @@ async def prefix_cache(session: Session) -> Verdict:
         return passed(f"first token {speedup:.1f} times sooner", second.exchange(), figures=figures, plots=[plot])
     what = f"no cached tokens by {source}" if known else "neither usage nor /metrics says what was cached"
     return warned(f"{what}, and the first token is {speedup:.1f} times sooner", figures=figures, plots=[plot])
+
+
+def _wrong_count(first: Answer, second: Answer) -> str:
+    """What is wrong with how two prompts of about the same length are counted, the second with most of it cached."""
+    if not first.usage or not second.usage:
+        return ""
+    if second.usage.prompt < 0.7 * first.usage.prompt:
+        counts = f"{first.usage.prompt} tokens when it is new and {second.usage.prompt} when it is cached"
+        return f"a prompt counts {counts}: prompt_tokens leaves out what is cached"
+    if (second.usage.cached or 0) > second.usage.prompt:
+        return f"{second.usage.cached} of {second.usage.prompt} prompt tokens are said to be cached"
+    return ""

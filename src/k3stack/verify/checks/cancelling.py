@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
@@ -13,7 +14,9 @@ from k3stack.verify.statistics import median
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _LEAVING = 8
+_WHOLE = 4
 _PATIENCE_S = 5.0
+_LEFT_AFTER_S = 0.5
 _NATURAL_S = 4 * _PATIENCE_S  # how long the answers would go on: well beyond our patience, or nothing is proved
 _ENDLESS = "Write the numbers from 1 to 200000 separated by spaces, one after another, without leaving any out."
 
@@ -28,7 +31,7 @@ _ENDLESS = "Write the numbers from 1 to 200000 separated by spaces, one after an
     limit_s=300,
 )
 async def cancel(session: Session) -> Verdict:
-    """Eight long answers, left after their third event; /metrics says what still runs, else latency does."""
+    """Eight long streams, left after their third event, and four whole answers; /metrics says what still runs."""
     tokens, seconds = await _long_enough(session)
     if seconds < 2 * _PATIENCE_S:
         return not_applicable(f"the longest answer that it takes would end in {seconds:.1f} s by itself")
@@ -41,6 +44,7 @@ async def cancel(session: Session) -> Verdict:
         return not_applicable(what, Exchange(_ENDLESS, ""))
     if before is None:
         return await _by_latency(session, latency)
+    await _leave_whole(session, bodies[:_WHOLE])
     left = time.perf_counter()
     running = await session.gauge(*_RUNNING)
     while running is not None and running > before and time.perf_counter() - left < _PATIENCE_S:
@@ -48,26 +52,45 @@ async def cancel(session: Session) -> Verdict:
         running = await session.gauge(*_RUNNING)
     freed = time.perf_counter() - left
     figures = [Figure("until their places were free", freed, "s"), Figure("running before", before, "requests")]
-    evidence = Exchange(f"{_LEAVING} streams of up to {tokens} tokens, left at once", f"running: {running}")
+    asked = f"{_LEAVING} streams and {_WHOLE} whole answers of up to {tokens} tokens, left at once"
+    evidence = Exchange(asked, f"running: {running}")
     if running is None or running > before:
-        what = f"{_PATIENCE_S:.0f} s after {_LEAVING} clients left, {running:.0f} requests still run"
+        what = f"{_PATIENCE_S:.0f} s after {_LEAVING + _WHOLE} clients left, {running:.0f} requests still run"
         return failed(what, evidence, figures=figures)
-    return passed(f"all {_LEAVING} places are free after {freed:.1f} s, by /metrics", evidence, figures=figures)
+    return passed(
+        f"all {_LEAVING + _WHOLE} places are free after {freed:.1f} s, by /metrics", evidence, figures=figures
+    )
+
+
+async def _leave_whole(session: Session, bodies: list[dict[str, Any]]) -> None:
+    """Ask for whole answers and close the connections half a second later."""
+    asked = [asyncio.create_task(session.endpoint.chat(body)) for body in bodies]
+    await asyncio.sleep(_LEFT_AFTER_S)
+    for one in asked:
+        one.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
 
 
 async def _long_enough(session: Session) -> tuple[int, float]:
     """(max_tokens, seconds it would take), as long as the context allows and we need.
 
     The rate is that of tokens after the first: with the wait for the first it would look slower than it is, and an
-    answer that ends by itself would look like one that was cancelled.
+    answer that ends by itself would look like one that was cancelled. The faster of two samples counts, since a machine
+    that is busy for a moment makes a short one look slow.
     """
-    sample = await session.endpoint.stream(session.brief(_ENDLESS, max_tokens=32 if session.untrained else 128))
-    made = sample.usage.completion if sample.usage else len(sample.gaps_s) + 1
-    has_text = len(sample.gaps_s) >= made / 8  # else few tokens gave text, and gaps say nothing about the rate
-    rate = max(made, 1) / max(sum(sample.gaps_s) if has_text else sample.seconds, 1e-3)
+    body = session.brief(_ENDLESS, max_tokens=32 if session.untrained else 128)
+    samples = [await session.endpoint.stream(body) for _ in range(2)]
+    rate, sample = max(map(_rate, samples)), samples[0]
     most = (session.knowledge.limit or 100_000) - (sample.usage.prompt if sample.usage else 256) - 16
     tokens = int(max(min(rate * _NATURAL_S, most), 64))
     return tokens, tokens / rate
+
+
+def _rate(sample: Answer) -> float:
+    """Tokens per second after the first."""
+    made = sample.usage.completion if sample.usage else len(sample.gaps_s) + 1
+    has_text = len(sample.gaps_s) >= made / 8  # else few tokens gave text, and gaps say nothing about the rate
+    return max(made, 1) / max(sum(sample.gaps_s) if has_text else sample.seconds, 1e-3)
 
 
 async def _latency(session: Session) -> float:

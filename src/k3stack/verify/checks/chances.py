@@ -19,9 +19,10 @@ _REPEATS = 5
     "logprobs",
     Level.FULL,
     "Log probabilities",
-    proves="Log probabilities are numbers at most 0, sorted, add up to at most 1, and the likeliest token is the one "
-    "taken at temperature 0.",
-    failure_means="NaN or infinite logits (bad scales, a broken kernel), or probabilities taken after sampling.",
+    proves="Log probabilities are those of the answer's own tokens, at most 0, sorted, add up to at most 1, and the "
+    "likeliest token is the one taken at temperature 0.",
+    failure_means="NaN or infinite logits (bad scales, a broken kernel), probabilities taken after sampling, or those "
+    "of other tokens.",
 )
 async def logprobs(session: Session) -> Verdict:
     """Twenty tokens with their five likeliest."""
@@ -53,8 +54,14 @@ def _fault(answer: Answer, greedy: bool) -> str:
             return f"{where}: the likeliest are not sorted: {values}"
         if sum(math.exp(value) for value in values) > 1.01:
             return f"{where}: probabilities add up to {sum(math.exp(value) for value in values):.3f}"
+        if greedy and chance.top and chance.token not in dict(chance.top):
+            return f"{where} is not among its own likeliest tokens {[token for token, _ in chance.top]}"
         if greedy and values and chance.logprob < values[0] - 1e-2:
             return f"{where} is taken at temperature 0, though {chance.top[0][0]!r} is likelier"
+    spelled, said = "".join(chance.token for chance in answer.chances), answer.text
+    readable = "\ufffd" not in spelled + said and not spelled.startswith("token_id:")
+    if readable and "".join(said.split()) not in "".join(spelled.split()):
+        return f"the tokens spell {spelled[:60]!r}, the answer says {said[:60]!r}"
     return ""
 
 

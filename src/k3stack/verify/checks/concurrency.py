@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from k3stack.verify.answer import Answer
+from k3stack.verify.endpoint import TOO_MANY, Refused
 from k3stack.verify.likeness import alike
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
 from k3stack.verify.report import Exchange, Figure, Level
@@ -20,6 +21,9 @@ from k3stack.verify.texts import document
 _RECORDS = 40
 _UNTRAINED_RECORDS = 8
 _UNTRAINED_TOKENS = 10
+_SHARED = 120  # records: about 2,400 tokens, more than a block of any K3 deployment (768 or 1,536)
+_UNTRAINED_SHARED = 16
+_TOO_MANY = "was told to wait five times"
 _PROVES = "Requests that run at the same time do not see each other: each finds the code of its own document."
 _MEANS = (
     "State of one request in another: recycled KDA slots that are not zeroed, a half-transferred cache between prefill "
@@ -39,25 +43,80 @@ async def needles_32(session: Session) -> Verdict:
     return await _needles(session, at_once=32, waves=2)
 
 
-async def _needles(session: Session, at_once: int, waves: int) -> Verdict:
+@check("needles-128", Level.FULL, "Distinct needles, 128 at once", proves=_PROVES, failure_means=_MEANS, limit_s=900)
+async def needles_128(session: Session) -> Verdict:
+    """128 short documents at once; of random weights 16 prompts, four times each, since they may run on a CPU."""
+    if session.untrained:
+        return await _needles(session, at_once=64, waves=1, alone=16)
+    return await _needles(session, at_once=128, waves=1, records=10)
+
+
+@check(
+    "prefix-shared",
+    Level.QUICK,
+    "A shared prefix, 8 at once",
+    proves="Requests that run at the same time and begin alike, as those of one agent's users do, get answers of their "
+    "own.",
+    failure_means="Requests that are still being read share cache blocks or states before these are complete, or are "
+    "taken for one another by a cache or a router that looks at the front of a prompt.",
+    limit_s=300,
+)
+async def prefix_shared(session: Session) -> Verdict:
+    """One new document, eight different questions about it at once, when nothing of it is cached yet."""
     if session.untrained and not session.dialect.greedy:
         return not_applicable("random weights recall nothing, and answers do not repeat: temperature 0 is refused")
-    known = await _asked_alone(session, at_once) if session.untrained else []
+    register = document(session.dice, _UNTRAINED_SHARED if session.untrained else _SHARED)
+    asked = session.dice.sample(register.records, 8)
+    if session.untrained:
+        bodies = [session.body(register.ask(name), tokens=_UNTRAINED_TOKENS) for name, _ in asked]
+        wave = await _untrained_wave(session, [await session.telling(body) for body in bodies], streamed=False)
+    else:
+        bodies = [session.body(register.ask(name), tokens=48) for name, _ in asked]
+        outcomes = await session.together(bodies)
+        owners = {code: number for number, (_, code) in enumerate(asked)}
+        found = [_recall_fault(one, asked[n][1], n, owners) for n, one in enumerate(outcomes)]
+        exchanges = [_exchange(outcomes[n], f"request {n}: {fault}") for n, fault in enumerate(found) if fault]
+        wave = _Wave(tuple(exchanges), len(asked), ())
+    if wave.faults:
+        what = f"{len(wave.faults)} of 8 wrong; first: {wave.faults[0].note}"
+        return failed(what, *wave.faults[:4], figures=wave.figures)
+    if wave.distinct < 4:
+        return not_applicable(f"eight prompts get only {wave.distinct} different answers from these random weights")
+    return passed("eight questions about one document, each with its own answer", figures=wave.figures)
+
+
+async def _needles(
+    session: Session, at_once: int, waves: int, records: int = _RECORDS, alone: int | None = None
+) -> Verdict:
+    """Waves of requests with a document each.
+
+    Args:
+        records: of each document, for a trained model.
+        alone: how many prompts random weights are asked alone first; each is then sent several times at once.
+    """
+    if session.untrained and not session.dialect.greedy:
+        return not_applicable("random weights recall nothing, and answers do not repeat: temperature 0 is refused")
+    prompts = alone or at_once
+    known = (await _asked_alone(session, prompts)) * (at_once // prompts) if session.untrained else []
     waves_done = []
     for number in range(waves):
         if number:
             await _leave_some(session, at_once // 2)
         streamed = number % 2 == 1
-        wave = _untrained_wave(session, known, streamed) if known else _trained_wave(session, at_once, streamed)
+        wave = (
+            _untrained_wave(session, known, streamed) if known else _trained_wave(session, at_once, streamed, records)
+        )
         waves_done.append(await wave)
     faults = [fault for wave in waves_done for fault in wave.faults]
+    if faults and all(fault.note.endswith(_TOO_MANY) for fault in faults):
+        return not_applicable(f"it takes fewer than {at_once} requests at once: {len(faults)} were told to wait")
     total = at_once * waves
     right = total - len(faults)
     figures = [Figure("right answers", 100 * ratio(right, total), "%"), *waves_done[-1].figures]
     if faults:
         return failed(f"{len(faults)} of {total} wrong; first: {faults[0].note}", *faults[:4], figures=figures)
-    if session.untrained and min(wave.distinct for wave in waves_done) < at_once / 2:
-        few = f"{at_once} prompts get only {waves_done[-1].distinct} different answers from these random weights"
+    if session.untrained and min(wave.distinct for wave in waves_done) < prompts / 2:
+        few = f"{prompts} prompts get only {waves_done[-1].distinct} different answers from these random weights"
         return not_applicable(f"{few}: that they are equal to those alone proves nothing", figures=figures)
     what = "as their answers alone" if session.untrained else "with their own code"
     return passed(f"{total} of {total} answers {what}, {at_once} at once", figures=figures)
@@ -72,9 +131,9 @@ class _Wave:
     figures: tuple[Figure, ...]
 
 
-async def _trained_wave(session: Session, at_once: int, streamed: bool) -> _Wave:
+async def _trained_wave(session: Session, at_once: int, streamed: bool, records: int) -> _Wave:
     """Judged by recall. Equality with the answer alone is a figure: batching may change a BF16 model's wording."""
-    registers = [document(session.dice, _RECORDS) for _ in range(at_once)]
+    registers = [document(session.dice, records) for _ in range(at_once)]
     wanted = [register.at(session.dice.random()) for register in registers]
     bodies = [session.body(one.ask(name), tokens=48) for one, (name, _) in zip(registers, wanted, strict=True)]
     outcomes = await session.together(bodies, streamed)
@@ -89,6 +148,8 @@ async def _trained_wave(session: Session, at_once: int, streamed: bool) -> _Wave
 
 
 def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int]) -> str:
+    if isinstance(outcome, Refused) and outcome.status == TOO_MANY:
+        return _TOO_MANY
     if not isinstance(outcome, Answer):
         return str(outcome)
     if code in outcome.content:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import re
+
 from k3stack.verify.answer import Answer
-from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
+from k3stack.verify.statistics import ratio
 from k3stack.xtml import CONTROL_TOKENS
 
-# K3's own control tokens, and the sections that a K2 template or parser would leave behind.
+# K3's own control tokens, and what the templates and parsers of K2 and of other reasoning models would leave behind.
 _MARKERS = (
     *CONTROL_TOKENS,
     "<|tool_calls_section_begin|>",
     "<|tool_call_begin|>",
     "<|im_end|>",
+    "<|im_start|>",
+    "<|im_user|>",
+    "<|im_assistant|>",
+    "<|tool_calls_section_end|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_call_end|>",
+    "<|media_start|>",
     "<|kimi_image_placeholder|>",
+    "<think>",
+    "</think>",
+    "[BOS]",
+    "[EOS]",
+    "[EOT]",
+    "[PAD]",
 )
 
 
@@ -51,6 +67,131 @@ def _marker(answer: Answer) -> tuple[str, str] | None:
             if marker in text and marker not in prompt:
                 return where, marker
     return None
+
+
+@check(
+    "empty",
+    Level.QUICK,
+    "No empty answers",
+    proves="No answer of this run is empty and yet says that it is complete.",
+    failure_means="An engine that gives up on a request (out of cache, a failed transfer), or a parser or gateway that "
+    "loses the text, and reports finish_reason stop.",
+)
+async def empty(session: Session) -> Verdict:
+    """Every answer seen so far; one whose text a stop text may have cut is not judged."""
+    if session.untrained:
+        return not_applicable("random weights may choose to end at once")
+    seen = [answer for answer in session.endpoint.seen if answer.finish == "stop" and "stop" not in answer.body]
+    nothing = [answer for answer in seen if not answer.content and not answer.calls]
+    if nothing:
+        return failed(f"{len(nothing)} of {len(seen)} complete answers are empty", nothing[0].exchange())
+    return passed(f"none of {len(seen)} complete answers is empty")
+
+
+@check(
+    "model-name",
+    Level.QUICK,
+    "One model answers",
+    proves="Every answer of this run names the model that was asked for.",
+    failure_means="A router or fallback that sends some requests to another model, or a name that says nothing about "
+    "what is behind it.",
+)
+async def model_name(session: Session) -> Verdict:
+    """The model field of every answer seen so far. An alias is no fault, another generation of Kimi is one."""
+    wanted = session.knowledge.model
+    seen = session.endpoint.seen
+    names = {answer.model: answer for answer in reversed(seen)}
+    for name, answer in names.items():
+        listed = name != wanted and name in session.knowledge.models
+        if listed or (_generation(name) and _generation(wanted) and _generation(name) != _generation(wanted)):
+            count = sum(one.model == name for one in seen)
+            return failed(f"{count} of {len(seen)} answers are from {name!r}, not {wanted!r}", answer.exchange())
+    if len(names) > 1:
+        return warned(f"answers name {len(names)} models: {', '.join(map(repr, sorted(names)))}", answer.exchange())
+    if wanted not in names:
+        return warned(f"{wanted!r} is asked for, the answers name {name!r}", answer.exchange())
+    return passed(f"all {len(seen)} answers name {wanted}")
+
+
+def _generation(name: str) -> str:
+    """The digit of K2 or K3 in a model's name, or nothing."""
+    found = re.search(r"k(\d)(?!\d)", name.lower())
+    return found[1] if found else ""
+
+
+_ENOUGH = 12
+_LONG = 24  # characters; a thought may well end in a shorter answer
+
+
+@check(
+    "reasoning-twice",
+    Level.QUICK,
+    "The answer is said once",
+    proves="The answer is not part of the reasoning as well.",
+    failure_means="A streaming parser that sends text as reasoning until it knows better, and then again as the "
+    "answer: clients show it twice and pay for it.",
+)
+async def reasoning_twice(session: Session) -> Verdict:
+    """Every streamed, and every whole answer with both: a model may end its thought in its answer, but not always."""
+    if session.untrained:
+        return not_applicable("random weights do not end their reasoning")
+    judged = 0
+    for streamed in (True, False):
+        seen = [
+            one for one in session.endpoint.seen if bool(one.body.get("stream")) == streamed and one.content.strip()
+        ]
+        both = [one for one in seen if one.reasoning]
+        judged += len(seen)
+        twice = [one for one in both if one.reasoning.rstrip().endswith(one.content.strip())]
+        both = [one for one in both if len(one.content) >= _LONG]
+        forbidden = [one for one in twice if _quiet(session, one)]
+        way = "streams" if streamed else "whole answers"
+        if forbidden:
+            what = f"a {way[:-1]} without reasoning has its own answer as reasoning too"
+            return failed(what, forbidden[0].exchange())
+        long_twice = [one for one in twice if len(one.content) >= _LONG]
+        if len(long_twice) > max(0.9 * len(both), _ENOUGH - 1):
+            what = f"{len(long_twice)} of {len(both)} {way} say their answer as reasoning too"
+            return failed(what, long_twice[0].exchange())
+    if not judged:
+        return not_applicable("no answer has content")
+    return passed(f"{judged} answers stand in their content alone")
+
+
+@check(
+    "reasoning-calls",
+    Level.FULL,
+    "Calls come with their reasoning",
+    proves="Answers with calls have reasoning like others, so that it can be given back with the results.",
+    failure_means="A parser or gateway that drops it when there are calls: agents then send turns without it, K3 sees "
+    "an empty think channel, and long work gets worse in silence.",
+)
+async def reasoning_calls(session: Session) -> Verdict:
+    """Every answer with calls seen so far, streamed and not, beside those without calls."""
+    if session.untrained:
+        return not_applicable("random weights do not choose to call a tool")
+    figures = []
+    for streamed in (False, True):
+        way = "streams" if streamed else "whole answers"
+        seen = [
+            one
+            for one in session.endpoint.seen
+            if bool(one.body.get("stream")) == streamed and not _quiet(session, one)
+        ]
+        called = [one for one in seen if one.calls and one.body.get("tool_choice", "auto") == "auto"]
+        plain = [one for one in seen if one.content and not one.calls]
+        share = ratio(sum(bool(one.reasoning) for one in plain), len(plain))
+        kept = sum(bool(one.reasoning) for one in called)
+        figures.append(Figure(f"{way} with calls that have reasoning", kept, f"of {len(called)}"))
+        if len(called) >= 4 and not kept and share > 0.5:
+            what = f"none of {len(called)} {way} with calls has reasoning, {share:.0%} of those without calls have"
+            return failed(what, called[0].exchange(), figures=figures)
+    return passed("answers with calls have reasoning as others have", figures=figures)
+
+
+def _quiet(session: Session, answer: Answer) -> bool:
+    """Whether reasoning was turned off for an answer."""
+    return session.dialect.off is not None and session.dialect.off.items() <= answer.body.items()
 
 
 @check(

@@ -21,7 +21,7 @@ from k3stack.verify.session import Session
     limit_s=300,
 )
 async def images(session: Session) -> Verdict:
-    """Two squares of different colours. The first image may take long: engines compile for it."""
+    """Two squares of different colours, then the other way round. The first image may take long: engines compile."""
     first, second = session.dice.sample(sorted(COLOURS), 2)
     question = "Which colour is the first image and which is the second? Answer with two words, first colour first."
     little, much = (56, 112) if session.untrained else (112, 448)
@@ -32,7 +32,9 @@ async def images(session: Session) -> Verdict:
         if error.status < 500:
             return not_applicable(f"the endpoint takes no images: {error}", error.exchange)
         return failed(f"an image gives HTTP {error.status}", error.exchange)
-    large = await session.ask(_content(question, (first, much), (second, much)), tokens)
+    # The other way round, so that a cache that knows images by place or size answers wrong.
+    large = await session.ask(_content(question, (second, much), (first, much)), tokens)
+    again = await session.ask(_content(question, (second, little), (first, little)), tokens)
     text = await session.ask(question, tokens=1, max_tokens=1)
     figures = []
     if answer.usage and large.usage and text.usage:
@@ -47,8 +49,8 @@ async def images(session: Session) -> Verdict:
         if not figures:
             return not_applicable("random weights do not see, and the endpoint gives no usage")
         return passed("images are expanded into the prompt; what random weights see means nothing", figures=figures)
-    for one in (answer, large):
-        if fault := _fault(one, first, second):
+    for one, colours in ((answer, (first, second)), (large, (second, first)), (again, (second, first))):
+        if fault := _fault(one, *colours):
             return failed(fault, one.exchange(), figures=figures)
     return passed(f"it sees {first}, then {second}", answer.exchange(), figures=figures)
 

@@ -22,7 +22,7 @@ _STOP = " 17"
     failure_means="A gateway that drops or renames the parameter: answers run on and cost, or end without a reason.",
 )
 async def max_tokens(session: Session) -> Verdict:
-    """A long count, cut after 12 tokens, both ways."""
+    """A long count, cut after 12 tokens, both ways; and by the parameter's newer name."""
     body = session.brief(_COUNTING, tokens=12, max_tokens=12)
     for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
         answer = await send(body)
@@ -30,7 +30,15 @@ async def max_tokens(session: Session) -> Verdict:
             return failed(f"{way}: finish_reason is {answer.finish!r}, not 'length'", answer.exchange())
         if len(answer.text) > 12 * 24:
             return failed(f"{way}: {len(answer.text)} characters from 12 tokens", answer.exchange())
-    return passed("both answers are cut at 12 tokens and say so", answer.exchange())
+    renamed = {**body, "max_tokens": None, "max_completion_tokens": 12}
+    try:
+        answer = await session.endpoint.chat({name: value for name, value in renamed.items() if value is not None})
+    except Refused as error:
+        return warned("max_tokens is followed; max_completion_tokens, its newer name, is refused", error.exchange)
+    if answer.finish != "length" or len(answer.text) > 12 * 24:
+        what = "max_completion_tokens, the newer name of max_tokens, is ignored"
+        return failed(f"{what}: finish_reason {answer.finish!r}", answer.exchange())
+    return passed("all answers are cut at 12 tokens and say so", answer.exchange())
 
 
 @check(
@@ -46,8 +54,13 @@ async def stop(session: Session) -> Verdict:
     if session.untrained:
         return await _stop_untrained(session)
     body = session.brief(_COUNTING, tokens=160, stop=[_STOP])
-    for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
-        answer = await send(body)
+    several = {**body, "stop": ["no such text", _STOP]}
+    for send, way, wanted in (
+        (session.endpoint.chat, "whole answer", body),
+        (session.endpoint.stream, "stream", body),
+        (session.endpoint.chat, "second of two stop texts", several),
+    ):
+        answer = await send(wanted)
         if answer.reasoning and not answer.content:
             return not_applicable("reasoning cannot be turned off and hits the stop text itself", answer.exchange())
         if _STOP in answer.content:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Exchange, Figure, Level, Plot, Series
 from k3stack.verify.session import Session
 from k3stack.verify.texts import document
@@ -58,6 +58,61 @@ async def recall(session: Session) -> Verdict:
         summary = f"{len(misses)} of {asked} codes not found; first: {misses[0].note}"
         return failed(summary, *misses[:3], figures=figures, plots=[plot])
     return passed(f"{asked} codes found in prompts of up to {longest:,} tokens", figures=figures, plots=[plot])
+
+
+_BLOCK = 768
+"""Tokens of a cache block, half of one, or a multiple: 384, 768 and 1,536 are what deployments of K3 have."""
+
+_BLOCKS = 6
+_AROUND = 2  # records on each side; one is about 20 tokens
+
+
+@check(
+    "boundaries",
+    Level.FULL,
+    "Recall at block boundaries",
+    proves="What stands at the edges of cache blocks, every 768 tokens, is found.",
+    failure_means="The last tokens of a block, or the first of the next, are not written or not read: prefix caching "
+    "and chunked prefill with lengths that are no multiples of each other.",
+    limit_s=300,
+)
+async def boundaries(session: Session) -> Verdict:
+    """Thirty codes around six boundaries in one answer; those that are missing are asked for again, one by one."""
+    if session.untrained:
+        return not_applicable("random weights recall nothing")
+    room = (session.knowledge.limit or 10**9) - session.room(512)
+    blocks = min(_BLOCKS, (room - 512) // _BLOCK - 1)
+    if blocks < 1:
+        return not_applicable("the context is too short for a block and an answer")
+    register = document(session.dice, int((blocks + 0.5) * _BLOCK / _TOKENS_PER_RECORD))
+    bare = await session.ask("Say ok.", tokens=1, max_tokens=1)
+    counted = await session.ask(register.ask("nobody"), tokens=1, max_tokens=1)
+    if bare.usage is None or counted.usage is None:
+        return not_applicable("the endpoint gives no usage, so that boundaries cannot be placed")
+    per_record = (counted.usage.prompt - bare.usage.prompt) / len(register.records)
+    places = _near_boundaries(bare.usage.prompt, per_record, len(register.records))
+    wanted = [register.records[place] for place in places]
+    together = await session.ask(register.ask_all([name for name, _ in wanted]), tokens=16 * len(wanted))
+    missing = [(name, code) for name, code in wanted if code not in together.content]
+    for name, code in missing[:8]:
+        answer = await session.ask(register.ask(name), tokens=48)
+        if code not in answer.content:
+            what = f"{len(missing)} of {len(wanted)} codes at block boundaries not found; {name} is {code}"
+            return failed(what, answer.exchange(), together.exchange())
+    figures = [Figure("tokens of a record", per_record, ""), Figure("codes at boundaries", len(wanted), "")]
+    if missing:
+        what = f"{len(missing)} of {len(wanted)} codes are missing in one answer, but found when asked for alone"
+        return warned(what, together.exchange(), figures=figures)
+    return passed(f"{len(wanted)} codes around multiples of {_BLOCK} tokens found", figures=figures)
+
+
+def _near_boundaries(before: int, per_record: float, records: int) -> list[int]:
+    """The records around each multiple of a block's tokens, with so many tokens before the first record."""
+    middles = [
+        round((n * _BLOCK - before) / per_record) for n in range(1, int(before + per_record * records) // _BLOCK + 1)
+    ]
+    near = {middle + step for middle in middles for step in range(-_AROUND, _AROUND + 1)}
+    return sorted(place for place in near if 0 <= place < records)
 
 
 def _lengths(session: Session) -> list[int]:

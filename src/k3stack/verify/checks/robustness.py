@@ -83,6 +83,8 @@ async def malformed(session: Session) -> Verdict:
         elif not _says_why(reply):
             bare.append(evidence)
     await session.ask("Reply with exactly this text: ok", tokens=8)
+    if len(bare) > len(_malformed(session.knowledge.model)) / 2:
+        return failed(f"refusals have no JSON error: {bare[0].note} gives {bare[0].received[:60]!r}", *bare[:3])
     if bare:
         return warned(f"refused, but without a JSON error: {bare[0].note}", *bare[:3])
     if taken:

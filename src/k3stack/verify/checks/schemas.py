@@ -69,6 +69,10 @@ async def schema_accuracy(session: Session) -> Verdict:
     evidence += [
         answer.exchange("no call") for answer, one in zip(answers, wanted, strict=True) if _missed(answer, one.tool)
     ]
+    as_text = [answer for answer, one in zip(answers, wanted, strict=True) if one.tool and _as_text(answer, one.tool)]
+    if as_text:
+        what = f"{len(as_text)} of {_REQUESTS} answers have their call as text; {summary}"
+        return failed(what, as_text[0].exchange("the call is in the text"), *evidence[:3], figures=figures)
     if accuracy < _SCHEMA_FLOOR or f1 < _TRIGGER_FLOOR:
         return failed(summary, *evidence[:4], figures=figures)
     if accuracy < 1 or f1 < 1:
@@ -78,6 +82,11 @@ async def schema_accuracy(session: Session) -> Verdict:
 
 def _missed(answer: Answer, tool: str) -> bool:
     return bool(tool) != (answer.finish == "tool_calls")
+
+
+def _as_text(answer: Answer, tool: str) -> bool:
+    """Whether a call that was wanted stands in the text: the tool's name, with markup or an object beside it."""
+    return not answer.calls and tool in answer.text and any(sign in answer.content for sign in ("{", "<|", "</"))
 
 
 def _schema_fault(answer: Answer, tools: list[dict[str, Any]]) -> str:

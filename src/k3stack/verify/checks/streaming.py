@@ -84,7 +84,7 @@ def _first_change(whole: str, streamed: str) -> str:
     "Whoever bills or limits by these numbers is wrong.",
 )
 async def usage(session: Session) -> Verdict:
-    """Four comparisons of numbers that must agree."""
+    """Comparisons of numbers that must agree; one of them of an answer that is cut in its reasoning."""
     body = session.brief(_COUNTING, tokens=16, max_tokens=16)
     whole = await session.endpoint.chat(body)
     streamed = await session.endpoint.stream(body)
@@ -102,6 +102,10 @@ async def usage(session: Session) -> Verdict:
             return failed(f"{way}: cut at 16 tokens, but completion_tokens is {count.completion}", answer.exchange())
         if count.completion > 16:
             return failed(f"{way}: at most 16 tokens asked for, {count.completion} counted", answer.exchange())
+    thinking = await session.endpoint.chat(session.body(_COUNTING, max_tokens=16))
+    if thinking.usage and thinking.finish == "length" and thinking.usage.completion != 16:
+        what = f"an answer cut in its reasoning at 16 tokens counts {thinking.usage.completion}: is reasoning left out?"
+        return failed(what, thinking.exchange())
     assert whole.usage and streamed.usage and longer.usage
     if whole.usage.prompt != streamed.usage.prompt:
         what = f"the same prompt has {whole.usage.prompt} tokens whole and {streamed.usage.prompt} streamed"

@@ -28,6 +28,7 @@ _PERSON: dict[str, Any] = {
     "required": ["name", "age", "pets"],
     "additionalProperties": False,
 }
+_DEFIANT = "Answer with the single word hello, in plain text, without JSON."
 _STORY = (
     "Ann is 34 years old and has two pets, a cat called Tom and a dog called Rex. Give this as JSON with the keys "
     'name, age, and pets, where pets is a list of objects with the keys kind ("cat", "dog" or "fish") and name.'
@@ -43,7 +44,7 @@ _STORY = (
     "the JSON mean that no grammar is at work.",
 )
 async def json_mode(session: Session) -> Verdict:
-    """A person and two pets, both ways."""
+    """A person and two pets, both ways; then a prompt that wants plain text."""
     return await _judge(session, {"type": "json_object"}, {"type": "object"})
 
 
@@ -72,20 +73,29 @@ async def _judge(session: Session, form: dict[str, Any], schema: dict[str, Any])
             return failed(f"{way}: {fault}", answer.exchange())
     if not answers:
         return not_applicable("the random model's JSON was cut by max_tokens")
+    if not session.untrained:  # random weights keep to a form only where it is enforced
+        forced = await session.endpoint.stream(session.forced(_DEFIANT, response_format=form))
+        if fault := _form_fault(forced, schema):
+            return failed(f"stream, asked for plain text: {fault}; the format is not enforced", forced.exchange())
     if any("\n" in answer.content.strip() for answer in answers):
         return warned("valid, but spread over lines; Moonshot's API gives compact JSON", answers[0].exchange())
     return passed(f"valid JSON: {answers[0].content[:60]}", answers[0].exchange())
 
 
-def _fault(answer: Answer, schema: dict[str, Any], untrained: bool) -> str:
+def _form_fault(answer: Answer, schema: dict[str, Any]) -> str:
     if answer.faults:
         return "; ".join(answer.faults)
     try:
         value = strict_json(answer.content)
     except ValueError as error:
         return f"no JSON ({error}): {answer.content[:60]!r}"
-    if fault := schema_fault(value, schema):
+    return schema_fault(value, schema)
+
+
+def _fault(answer: Answer, schema: dict[str, Any], untrained: bool) -> str:
+    if fault := _form_fault(answer, schema):
         return fault
+    value = strict_json(answer.content)
     if not untrained and (value.get("name"), value.get("age")) != ("Ann", 34):
         return f"JSON that does not say what was asked: {answer.content[:80]}"
     return ""

@@ -34,7 +34,8 @@ async def tool_single(session: Session) -> Verdict:
     body = session.body("What is the weather in Nairobi right now? Use a tool.", tokens=128, tools=TOOLS)
     whole, streamed = await session.endpoint.chat(body), await session.endpoint.stream(body)
     for answer, way in ((whole, "whole answer"), (streamed, "stream")):
-        if fault := _fault(answer, TOOLS) or _wrong_calls(answer, [("get_weather", {"city": "Nairobi"})], loosely=True):
+        calls: Calls = [("get_weather", {"city": "Nairobi"})]
+        if fault := _fault(answer, TOOLS) or _wrong_finish(answer) or _wrong_calls(answer, calls, loosely=True):
             return failed(f"{way}: {fault}", answer.exchange())
     return passed(f"get_weather {whole.calls[0].arguments}", whole.exchange())
 
@@ -213,11 +214,12 @@ async def tool_named(session: Session) -> Verdict:
     "tool-turns",
     Level.FULL,
     "Tool results over several turns",
-    proves="Results reach the model under the call that they answer, even when they come in another order.",
-    failure_means="Results matched by position instead of by id: agents then act on the wrong result.",
+    proves="Results reach the model whole and under the call that they answer, even when they come in another order, "
+    "and a turn with calls needs no content.",
+    failure_means="Results matched by position instead of by id, or cut: agents then act on the wrong result.",
 )
 async def tool_turns(session: Session) -> Verdict:
-    """Two results with codes, given in the opposite order of their calls."""
+    """Two long results with codes at their ends, in the opposite order of their calls; the turn's content is null."""
     if session.untrained:
         return not_applicable("random weights do not read results")
     paris, oslo = session.code(), session.code()
@@ -225,12 +227,12 @@ async def tool_turns(session: Session) -> Verdict:
         {"role": "user", "content": "Get the station codes of Paris and Oslo with get_weather."},
         {
             "role": "assistant",
-            "content": "",
+            "content": None,
             "reasoning_content": "I need both.",
             "tool_calls": [_made_call("call_p", "Paris"), _made_call("call_o", "Oslo")],
         },
-        {"role": "tool", "tool_call_id": "call_o", "content": json.dumps({"city": "unknown", "station": oslo})},
-        {"role": "tool", "tool_call_id": "call_p", "content": json.dumps({"city": "unknown", "station": paris})},
+        {"role": "tool", "tool_call_id": "call_o", "content": _long_result(session, oslo)},
+        {"role": "tool", "tool_call_id": "call_p", "content": _long_result(session, paris)},
         {"role": "user", "content": "Which station code did the call for Oslo return? Answer with the code only."},
     ]
     answer = await session.ask(messages, tokens=64, tools=[WEATHER])
@@ -239,6 +241,11 @@ async def tool_turns(session: Session) -> Verdict:
     if paris in answer.content:
         return failed("it takes the result of the other call: results are matched by position", answer.exchange())
     return failed(f"it says {answer.content[:80]!r} instead of {oslo}", answer.exchange())
+
+
+def _long_result(session: Session, station: str) -> str:
+    """A result of about 1,300 tokens whose code stands at its end, where a limit on results would cut it."""
+    return json.dumps({"city": "unknown", "log": copy_text(session.dice, 400), "station": station})
 
 
 def _made_call(call_id: str, city: str) -> dict[str, Any]:
@@ -253,7 +260,8 @@ async def _ordered(session: Session, calls: Calls, tokens: int = 512) -> Verdict
     body = session.body(order(calls), tokens=tokens, tools=[WEATHER, NOTE, PROFILE])
     for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
         answer = await send(body)
-        if fault := _fault(answer, [WEATHER, NOTE, PROFILE]) or _wrong_calls(answer, calls):
+        fault = _fault(answer, [WEATHER, NOTE, PROFILE]) or _wrong_finish(answer) or _wrong_calls(answer, calls)
+        if fault:
             return failed(f"{way}: {fault}", answer.exchange())
     size = sum(len(call.arguments) for call in answer.calls)
     figures = [Figure("arguments", size, "characters"), Figure("longest silence", max(answer.gaps_s, default=0), "s")]
@@ -270,6 +278,11 @@ def _fault(answer: Answer, tools: list[dict[str, Any]]) -> str:
         return f"finish_reason is {answer.finish!r}, not 'tool_calls'"
     faults = [call_fault(call.name, call.arguments, tools) for call in answer.calls]
     return next(filter(None, faults), "")
+
+
+def _wrong_finish(answer: Answer) -> str:
+    """A call that the model chose ends with tool_calls; only a forced one may end with stop, as in OpenAI's API."""
+    return "" if answer.finish == "tool_calls" else f"finish_reason is {answer.finish!r} though there are calls"
 
 
 def _wrong_calls(answer: Answer, calls: Calls, loosely: bool = False) -> str:

@@ -1,0 +1,139 @@
+"""What is declared reaches the model: many tools, whole schemas, tools without parameters, one call at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.report import Figure, Level
+from k3stack.verify.session import Session
+from k3stack.verify.strict import call_fault
+from k3stack.verify.toolbox import WEATHER, order, tool
+
+_UNTRAINED = "random weights do not choose to call a tool"
+_MANY = 64
+_TOKENS_PER_TOOL = 400  # far more than one takes, so that small contexts hold them and an answer
+
+
+@check(
+    "tool-one",
+    Level.FULL,
+    "One call at a time",
+    proves="With parallel_tool_calls false an answer has one call, even when several are asked for.",
+    failure_means="A gateway that drops the parameter. Clients that can carry out one call lose the others, or break.",
+)
+async def tool_one(session: Session) -> Verdict:
+    """Two cities in one turn, with parallel calls turned off, both ways."""
+    if session.untrained:
+        return not_applicable(_UNTRAINED)
+    cities = order([("get_weather", {"city": city}) for city in ("Paris", "Tokyo")])
+    body = session.body(cities, tokens=192, tools=[WEATHER], parallel_tool_calls=False)
+    for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
+        answer = await send(body)
+        if len(answer.calls) > 1:
+            return failed(f"{way}: {len(answer.calls)} calls, though parallel_tool_calls is false", answer.exchange())
+        if not answer.calls:
+            return not_applicable(f"{way}: no call to look at; tool-single says more", answer.exchange())
+    return passed("one call both ways", answer.exchange())
+
+
+@check(
+    "tool-empty",
+    Level.FULL,
+    "A tool without parameters",
+    proves="A call of a tool that takes nothing has an empty JSON object as its arguments, streamed and not.",
+    failure_means="A parser that gives an empty text, or null: clients that read arguments as JSON break.",
+)
+async def tool_empty(session: Session) -> Verdict:
+    """One call without arguments, both ways."""
+    if session.untrained:
+        return not_applicable(_UNTRAINED)
+    ping = tool("ping", "Say that all is well; it takes nothing", {}, [])
+    body = session.body(order([("ping", {})]), tokens=128, tools=[ping])
+    for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
+        answer = await send(body)
+        fault = "; ".join(answer.faults) or ("" if answer.calls else f"no call; it says {answer.content[:60]!r}")
+        if fault := fault or call_fault(answer.calls[0].name, answer.calls[0].arguments, [ping]):
+            return failed(f"{way}: {fault}", answer.exchange())
+    return passed("arguments {} both ways", answer.exchange())
+
+
+@check(
+    "tool-many",
+    Level.FULL,
+    "Many tools",
+    proves=f"Of {_MANY} tools the last is known and called like the first.",
+    failure_means="A gateway that passes on only so many tools; agents with several tool servers have far more.",
+)
+async def tool_many(session: Session) -> Verdict:
+    """The last tool is asked for; random weights: twice the tools are twice the tokens."""
+    text = {"type": "string"}
+    many = min(_MANY, (session.knowledge.limit or 10**9) // _TOKENS_PER_TOOL)
+    tools = [tool(f"look_up_{n}", f"Look up in list {n}", {"code": text}, ["code"]) for n in range(1, many + 1)]
+    if session.untrained:
+        counts = []
+        for some in ([], tools[: many // 2], tools):
+            answer = await session.ask("Say ok.", max_tokens=1, tools=some or None)
+            if answer.usage is None:
+                return not_applicable("the endpoint gives no usage, and random weights do not choose tools")
+            counts.append(answer.usage.prompt)
+        first, second = counts[1] - counts[0], counts[2] - counts[1]
+        if second < first / 2:
+            what = f"{many // 2} tools add {first} tokens to the prompt, as many more only {second}"
+            return failed(what, answer.exchange())
+        return passed(f"{many} tools add {first + second} tokens to the prompt", answer.exchange())
+    name, code = f"look_up_{many}", session.code()
+    answer = await session.ask(order([(name, {"code": code})]), tokens=128, tools=tools)
+    if not answer.calls:
+        return failed(f"{name}, the last of {many} tools, is not called: {answer.content[:60]!r}", answer.exchange())
+    if answer.calls[0].name != name or code not in answer.calls[0].arguments:
+        what = f"it calls {answer.calls[0].name} {answer.calls[0].arguments[:60]} instead of {name}"
+        return failed(what, answer.exchange())
+    return passed(f"{name}, the last of {many}, is called", answer.exchange())
+
+
+_PROSE = "the lighthouse keeper counts the ships that pass before the fog comes in " * 4
+
+
+@check(
+    "tool-schemas",
+    Level.FULL,
+    "Schemas reach the model",
+    proves="Descriptions of tools and parameters, enums and nested properties are part of the prompt.",
+    failure_means="A gateway that translates tools for another API and drops what that does not know: the model then "
+    "guesses what arguments mean.",
+)
+async def tool_schemas(session: Session) -> Verdict:
+    """Each part is filled in turn: the prompt must be longer by it."""
+    bare = await _counted(session, _declared())
+    if bare is None:
+        return not_applicable("the endpoint gives no usage")
+    words = _PROSE.split()
+    parts: dict[str, dict[str, Any]] = {
+        "the description of a tool": {"description": _PROSE},
+        "the description of a parameter": {"parameter": {"description": _PROSE}},
+        "an enum": {"parameter": {"enum": [f"{word}{n}" for n, word in enumerate(words)]}},
+        "a nested property": {"inner": {"description": _PROSE}},
+    }
+    figures, lost = [], []
+    for what, filling in parts.items():
+        grown = (await _counted(session, _declared(**filling)) or 0) - bare
+        figures.append(Figure(f"52 words in {what}", grown, "tokens"))
+        if grown < 30:
+            lost.append(what)
+    if lost:
+        return failed(f"not in the prompt: {', '.join(lost)}", figures=figures)
+    return passed("each part adds to the prompt what is put there", figures=figures)
+
+
+def _declared(
+    description: str = "x", parameter: dict[str, Any] | None = None, inner: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    nested = {"type": "object", "properties": {"deep": {"type": "string", "description": "x", **(inner or {})}}}
+    kind = {"type": "string", "description": "x", "enum": ["a"], **(parameter or {})}
+    return [tool("sort", description, {"kind": kind, "nested": nested}, ["kind"])]
+
+
+async def _counted(session: Session, tools: list[dict[str, Any]]) -> int | None:
+    answer = await session.ask("Say ok.", max_tokens=1, tools=tools)
+    return answer.usage.prompt if answer.usage else None
