@@ -92,7 +92,9 @@ def test_a_core_that_is_killed_is_told_before_the_first_process_sees_it(bench: B
     assert bench.left() == []
 
 
-@pytest.mark.parametrize("fake", ["killworker", "losecore-echo", "losecore-code"])
+@pytest.mark.parametrize(
+    "fake", ["losecore-echo", *(pytest.param(one, marks=pytest.mark.slow) for one in ("killworker", "losecore-code"))]
+)
 def test_whose_end_the_others_only_echo(bench: Bench, fake: str) -> None:
     """A part is killed; a worker's broken pipe and the first process's words for it are no causes."""
     assert cause(bench, f"{fake}:load") == ("host-oom" if oom_kills() is None else "killed")

@@ -92,8 +92,9 @@ def test_a_fault_planted_later_is_found_by_its_check(trained: str, name: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", list(FAULTS))
-def test_the_full_level_finds_every_fault(trained: str, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in MORE])
+def test_the_full_level_finds_the_first_faults(trained: str, name: str) -> None:
+    """`benchmarks/check.py` asks the full level about all of them."""
     report = beside_others(trained, name)
     assert_found(report, name)
     failed = [one.id for one in report.results if one.status is Status.FAIL]
