@@ -313,3 +313,12 @@ def test_quoted_words_come_back_as_they_were(given_words: list[str]) -> None:
     except InputError:
         pytest.fail(text)
     assert found.words == ("m", *given_words)
+
+
+def test_more_commands_than_any_deployment_has_are_refused_at_once() -> None:
+    """Twenty thousand services that merge one anchor fit into a page's paste."""
+    text = "x: &x {command: vllm serve m}\nservices:\n" + "".join(f"  s{n}:\n    <<: *x\n" for n in range(2_000))
+    began = time.monotonic()
+    with pytest.raises(InputError, match="at most 256"):
+        examine(text)
+    assert time.monotonic() - began < 20

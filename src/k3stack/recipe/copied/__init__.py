@@ -35,6 +35,10 @@ def take_apart(text: str) -> Copied:
     return next(one for one in take_all_apart(text) if not one.is_router)
 
 
+_MOST = 256
+"""Every command is held against every rule: a text of thousands would take minutes, and no deployment has as many."""
+
+
 def take_all_apart(text: str) -> tuple[Copied, ...]:
     """Every engine and every router in a text, in order.
 
@@ -49,6 +53,12 @@ def take_all_apart(text: str) -> tuple[Copied, ...]:
             "neither vLLM nor SGLang is started here",
             where="--from",
             hint="Give the whole command, from `docker run`, `vllm serve` or `sglang serve` on.",
+        )
+    if len(found) > _MOST:
+        raise InputError(
+            f"{len(found):,} commands are here, and at most {_MOST} are examined together",
+            where="--from",
+            hint="Give the commands of one deployment.",
         )
     return tuple(found)
 
