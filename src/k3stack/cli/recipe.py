@@ -237,12 +237,11 @@ def show_examination(found: Examination, console: Console) -> None:
     _show_findings(found.together, console)
     for one in found.roles:
         where = f"line {one.line}" if one.line else ""
-        place = ", ".join(text for text in (one.place if one.place != one.name else "", where) if text)
+        place = ", ".join(text for text in (one.stands_in, where) if text)
         title = f"[bold]{escape(one.name)}[/]{escape(f' ({place})') if place else ''}"
         console.print(f"\n{title}: {escape(_named(one.diagnosis))}: {_verdict(one.diagnosis.good)}")
-        for assumed in one.diagnosis.assumed:
-            if assumed not in found.assumed:
-                console.print(escape(f"assumed: {assumed}"))
+        for assumed in found.assumed_by(one):
+            console.print(escape(f"assumed: {assumed}"))
         _show_findings(one.diagnosis.findings, console)
 
 

@@ -9,8 +9,8 @@ from k3stack.errors import UsageError
 from k3stack.hardware.table import Gpu
 from k3stack.panel.sources import address
 from k3stack.recipe.choice import Parsers
-from k3stack.recipe.doctor import Finding
-from k3stack.recipe.examine import Examined, examine
+from k3stack.recipe.doctor import Diagnosis, Finding
+from k3stack.recipe.examine import examine
 
 __all__ = ["MAX_COMMAND_BYTES", "Checked", "CheckedRole", "Fault", "diagnosis"]
 
@@ -31,18 +31,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedRole:
-    """What the doctor says of one command of several.
+class _Told:
+    """What is said of a command.
 
     Attributes:
-        name: its role, and which node: prefill, decode node 1.
-        place: where it stands; `line` from 1, 0 where that is not known.
-        assumed: what it does not say and was taken for granted; what holds for all of them is said once.
+        assumed: what it does not say and was taken for granted.
+        checked_by: whose parser read it; empty for several commands.
     """
 
-    name: str
-    place: str
-    line: int
     engine: str
     version: str
     model: str
@@ -53,23 +49,27 @@ class CheckedRole:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What the doctor says of a command, or of several.
+class CheckedRole(_Told):
+    """What the doctor says of one command of several; what was assumed for all of them is said once.
 
     Attributes:
-        assumed: what the command does not say and was taken for granted.
-        checked_by: whose parser read it; empty for several commands.
-        faults: of the command; of several, those that they have together.
+        name: its role, and which node: prefill, decode node 1.
+        place: where it stands; `line` from 1, 0 where that is not known.
+    """
+
+    name: str
+    place: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked(_Told):
+    """What the doctor says of a command, or of several; then the faults are those that they have together.
+
+    Attributes:
         roles: each command of several; empty where one is there.
     """
 
-    engine: str
-    version: str
-    model: str
-    good: bool
-    checked_by: str
-    assumed: tuple[str, ...]
-    faults: tuple[Fault, ...]
     roles: tuple[CheckedRole, ...] = ()
 
 
@@ -84,19 +84,21 @@ def diagnosis(text: str, gpu: Gpu | None, parsers: Parsers = Parsers.KIMI_K3) ->
     found = examine(text, gpu, None, parsers)
     one = found.only
     if one is not None:
-        return Checked(one.engine, one.version, one.model, one.good, one.checked_by, one.assumed, _faults(one.findings))
+        return Checked(*_about(one, one.assumed))
     first = found.roles[0].diagnosis
-    roles = tuple(_role(role, found.assumed) for role in found.roles)
+    roles = tuple(
+        CheckedRole(*_about(role.diagnosis, found.assumed_by(role)), role.name, role.stands_in, role.line)
+        for role in found.roles
+    )
     return Checked(
         first.engine, first.version, first.model, found.good, "", found.assumed, _faults(found.together), roles
     )
 
 
-def _role(role: Examined, said: tuple[str, ...]) -> CheckedRole:
-    one = role.diagnosis
-    assumed = tuple(text for text in one.assumed if text not in said)
-    about = (one.engine, one.version, one.model, one.good, one.checked_by, assumed, _faults(one.findings))
-    return CheckedRole(role.name, "" if role.place == role.name else role.place, role.line, *about)
+def _about(
+    one: Diagnosis, assumed: tuple[str, ...]
+) -> tuple[str, str, str, bool, str, tuple[str, ...], tuple[Fault, ...]]:
+    return one.engine, one.version, one.model, one.good, one.checked_by, assumed, _faults(one.findings)
 
 
 def _faults(findings: Iterable[Finding]) -> tuple[Fault, ...]:

@@ -41,6 +41,11 @@ class Examined:
     line: int
     diagnosis: Diagnosis
 
+    @property
+    def stands_in(self) -> str:
+        """The place, where it says more than the name."""
+        return "" if self.place == self.name else self.place
+
 
 @dataclass(frozen=True, slots=True)
 class Examination:
@@ -65,6 +70,11 @@ class Examination:
         """What was taken for granted for every engine."""
         engines = [one.diagnosis for one in self.roles if not one.diagnosis.engine.endswith("-router")]
         return tuple(text for text in engines[0].assumed if all(text in one.assumed for one in engines))
+
+    def assumed_by(self, one: Examined) -> tuple[str, ...]:
+        """What was taken for granted for this command and not for every one."""
+        by_all = self.assumed
+        return tuple(text for text in one.diagnosis.assumed if text not in by_all)
 
     @property
     def only(self) -> Diagnosis | None:

@@ -125,8 +125,13 @@ def _bootstrap(said: str, prefills: Sequence[Part]) -> Iterator[Finding]:
 
 def _doors(part: Part) -> set[str]:
     """The ports under which a role is reached: its own, and those that its container publishes."""
+    return {part.port, *_published(part)}
+
+
+def _published(part: Part) -> set[str]:
+    """The ports of its machine under which its container is reached."""
     docker = part.copied.docker
-    return {part.port, *(text.split(":")[-2] for text in (docker.publishes if docker else ()) if ":" in text)}
+    return {text.split(":")[-2] for text in (docker.publishes if docker else ()) if ":" in text}
 
 
 # --- one machine -----------------------------------------------------------------------------------------------------
@@ -162,8 +167,7 @@ def _share_gpus(gpus: frozenset[str] | None, others: frozenset[str] | None) -> b
 def _taken(part: Part) -> set[str]:
     """The ports of its machine that a command needs, where it says them."""
     if not part.copied.shares_ports:
-        docker = part.copied.docker
-        return {text.split(":")[-2] for text in (docker.publishes if docker else ()) if ":" in text}
+        return _published(part)
     return {part.port} if part.port.isdecimal() and not part.diagnosis.settings.get("headless") else set()
 
 
