@@ -78,9 +78,9 @@ def kill(pid: int) -> float:
     return time.monotonic()
 
 
-def told_s(store: Store, command: subprocess.Popen[str], since: float) -> float:
-    """Seconds until `k3 up` says that it failed."""
-    while "failed after" not in said(store).read_text() and command.poll() is None:
+def told_s(store: Store, command: subprocess.Popen[str], since: float, words: str) -> float:
+    """Seconds until `k3 up` says these words."""
+    while words not in said(store).read_text() and command.poll() is None:
         time.sleep(0.01)
     return time.monotonic() - since
 
@@ -119,7 +119,7 @@ def main() -> None:
     cut = given.index("--") if "--" in given else len(given)
     asked = parser.parse_args(given[:cut])
     asked.words = given[cut + 1 :]
-    alone, told = [], []
+    alone, gone, told = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         show_start(result(store, begin(store, asked)))
@@ -132,11 +132,14 @@ def main() -> None:
             down_s(store)
             command = begin(store, asked)
             run = run_that_loads(store, command)
-            told.append(told_s(store, command, kill(core_of(run))))
+            killed = kill(core_of(run))
+            gone.append(told_s(store, command, killed, ") is gone"))
+            told.append(told_s(store, command, killed, "failed after"))
             likely = result(store, command)["followed"]["diagnosis"]["causes"][0]
             print(f"core killed while it loads: told as {likely['id']}: {likely['quote']}")
     if told:
-        print(f"core killed while it loads: told after {statistics.median(told):.2f} s")
+        soon, why = statistics.median(gone), statistics.median(told)
+        print(f"core killed while it loads: told after {soon:.2f} s, and why after {why:.2f} s")
         print(f"core killed when it is ready: its first process ends by itself after {statistics.median(alone):.2f} s")
 
 

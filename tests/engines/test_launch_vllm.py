@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -74,10 +75,10 @@ class Start:
         return found
 
     def seconds_until_told(self) -> float:
-        """How long it takes from now until `k3 up` says that it failed."""
+        """How long it takes from now until `k3 up` says that it is over: that a part is gone, or that it failed."""
         began = time.monotonic()
-        path = Path(self.said.name)
-        while "failed after" not in path.read_text() and self.command.poll() is None:
+        path, told = Path(self.said.name), re.compile(r"\) is gone$|failed after", re.MULTILINE)
+        while not told.search(path.read_text()) and self.command.poll() is None:
             assert time.monotonic() - began < 120, self.tell()
             time.sleep(0.02)
         return time.monotonic() - began

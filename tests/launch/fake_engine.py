@@ -66,6 +66,7 @@ def misbehave(how: str) -> None:
             )
             time.sleep(2.5)
             core.kill()
+            say(f"core killed at {time.time()}")
             core.wait()
             if how != "losecore":
                 say(f"(Worker pid=3) ERROR {D} [multiproc_executor.py:953] BrokenPipeError: [Errno 32] Broken pipe")

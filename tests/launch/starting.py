@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ class Bench:
         )
         self.python.chmod(0o755)
         self.lines: list[str] = []
+        self.at: list[float] = []
         self.port = free_port()
 
     def asked(self, fake: str) -> Asked:
@@ -44,7 +46,15 @@ class Bench:
 
     def up(self, fake: str = "good", name: str = "k3", quiet_s: float = 600.0, grace_s: float = 0.4) -> Up:
         options = Options(name=name, level=None, patience=Patience(60.0, quiet_s), grace_s=grace_s)
-        return up(self.asked(fake), options, self.store, replace(Steps(), line=self.lines.append))
+        return up(self.asked(fake), options, self.store, replace(Steps(), line=self._hear))
+
+    def _hear(self, line: str) -> None:
+        self.lines.append(line)
+        self.at.append(time.time())
+
+    def heard_at(self, part: str) -> float:
+        """When a line with this in it was told (time.time)."""
+        return next(at for line, at in zip(self.lines, self.at, strict=True) if part in line)
 
     def command(self, fake: str = "good", *more: str) -> list[str]:
         """The same as a command."""
@@ -60,6 +70,11 @@ class Bench:
     def left(self) -> list[int]:
         """Processes of any run here that are still there."""
         return [pid for run_id in self.run_ids() for pid in processes_of(run_id)] + _strays(self.folder)
+
+    def log(self) -> str:
+        """What the engine of the last run wrote."""
+        (folder,) = (self.store.folder / "runs").iterdir()
+        return (folder / "engine.log").read_text()
 
     def ended(self) -> dict[str, object]:
         """What the supervisor wrote about the last run."""

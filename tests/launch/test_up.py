@@ -76,19 +76,19 @@ def test_each_is_named(bench: Bench, fake: str, wanted: str) -> None:
 
 
 def test_a_death_is_told_within_two_seconds(bench: Bench) -> None:
-    made = bench.up("die:load")
-    ended, now = float(str(bench.ended()["at"])), time.time()
-    assert made.followed and made.followed.diagnosis
-    # From the engine's end to here is also the cleaning up, for which the supervisor gives its children a moment.
-    assert now - ended < 6 and made.followed.seconds < 6
+    bench.up("die:load")
+    assert bench.heard_at("failed after") - float(str(bench.ended()["at"])) < 2
 
 
 def test_a_core_that_is_killed_is_told_before_the_first_process_sees_it(bench: Bench) -> None:
+    """Here the first process never does: at once that it is gone, and why, when nothing more comes."""
     made = bench.up("losecore:load")
     assert made.followed and made.followed.diagnosis and made.followed.diagnosis.likely
     likely = made.followed.diagnosis.likely
     assert likely.id == ("host-oom" if oom_kills() is None else "killed") and "VLLM::EngineCore" in likely.quote
-    assert made.followed.seconds < 2.5 + 2.0 + 1.0  # it lives for 2.5 s; the program needs a moment to begin
+    killed = float(bench.log().rpartition("core killed at ")[2].split()[0])
+    assert bench.heard_at("(VLLM::EngineCore) is gone") - killed < 2
+    assert bench.heard_at("failed after") - killed < 10
     assert bench.left() == []
 
 

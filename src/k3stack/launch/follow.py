@@ -1,6 +1,7 @@
 """Following a start: phases with their times, until the endpoint answers, or why it does not.
 
-Everything is looked at several times a second: a dead, stopped or stuck process is told within two seconds.
+Everything is looked at several times a second: a dead or stopped process is told within two seconds. Of a part that is
+gone this is told at once, and why, a moment later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from k3stack.launch.knowledge import failures
 from k3stack.launch.launcher import Launched
 from k3stack.launch.parts import Parts
 from k3stack.launch.phases import PhaseReader, phases_of
@@ -140,11 +142,15 @@ def follow(
     log, probe = _Log(launched.log, reader), ReadyProbe(launched)
     watch, phase, warned, parts = _Watch(launched, log), "start", set[str](), Parts(launched)
     probe.begin()
+    failures()  # read while the engine begins: who tells of an end has no time for it
     try:
         while True:
             now = time.monotonic() - began
             launched.poll()
             parts.look()
+            if parts.lost is not None and "lost" not in warned:
+                warned.add("lost")
+                on_line(f"{now:7.1f} s  {parts.lost}")
             lines = log.read(now)
             if reader.current != phase:
                 for line in _passed(reader, phase, size_bytes):

@@ -35,6 +35,9 @@ class Lost:
     title: str
     at: float
 
+    def __str__(self) -> str:
+        return f"pid {self.pid} ({self.title}) is gone"
+
 
 @dataclass
 class Parts:

@@ -95,7 +95,7 @@ def _by_signal(found: Diagnosis) -> bool:
 
 
 def _gone(launched: Launched, lost: Lost) -> Cause:
-    said = f"pid {lost.pid} ({lost.title}) is gone and wrote no error"
+    said = f"{lost} and wrote no error"
     return _killed(said) if launched.spared() else _known("host-oom", said)
 
 
