@@ -139,6 +139,20 @@ def test_every_flag_is_explained(tab: Tab) -> None:
     assert tab.page.evaluate("document.activeElement.textContent") in tab.text("#why")
 
 
+@pytest.mark.parametrize("key", ["Home", "End"])
+def test_a_pointer_that_rests_explains_nothing(tab: Tab, key: str) -> None:
+    """The keys scroll the command, and another part comes to lie under a pointer that did not move."""
+    tab.page.set_viewport_size({"width": 1280, "height": 720})
+    parts = tab.page.locator("#command .part")
+    under = (parts.count() - 1, parts.count() - 4) if key == "Home" else (0, 4)
+    for number in under:
+        parts.nth(number).hover()
+        parts.nth(1).focus()
+        tab.page.keyboard.press(key)
+        tab.page.wait_for_timeout(400)
+        assert tab.page.evaluate("document.activeElement.textContent") in tab.text("#why")
+
+
 def test_the_paste_box(tab: Tab) -> None:
     tab.page.fill("#check-text", "vllm serve moonshotai/Kimi-K3 --tool-call-parser kimi_k2 --bogus 3")
     tab.page.click("#check-run")

@@ -210,6 +210,16 @@ const K3 = (() => {
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
 
+  /** Where the mouse was last. What comes to lie under one that rests, because something scrolled, was not pointed at. */
+  let rests = "";
+  const place = (event) => `${event.screenX} ${event.screenY}`;
+  document.addEventListener("pointermove", (event) => (rests = place(event)), true);
+
+  /** Do this when the mouse comes to an element by its own movement. */
+  function pointed(element, then) {
+    element.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && place(event) !== rests && then());
+  }
+
   const kept = {
     get(name) {
       try {
@@ -228,7 +238,7 @@ const K3 = (() => {
   };
 
   return {
-    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, closed, tell, copy, download, kept, once,
+    strings, sentences, said, listed, t, has, speak, el, data, fill, $, source, origin, trouble, gap, number, gb, tokens, notice, closed, tell, copy, download, pointed, kept, once,
     get language() {
       return language;
     },

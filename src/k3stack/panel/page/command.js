@@ -1,7 +1,7 @@
 // The command: every part that a rule has set can be pointed at, tapped or reached with the arrow keys.
 "use strict";
 K3.command = (() => {
-  const { el, t, data, fill, $, origin, copy, download } = K3;
+  const { el, t, data, fill, $, origin, copy, download, pointed } = K3;
   let written = null;
   let before = null;
   let choose = () => {};
@@ -21,7 +21,7 @@ K3.command = (() => {
       button.tabIndex = one.form === form ? 0 : -1;
       button.addEventListener("click", () => (one.refused ? refuse(one) : choose(one.form)));
       button.addEventListener("focus", () => one.refused && refuse(one));
-      button.addEventListener("mouseenter", () => one.refused && refuse(one));
+      pointed(button, () => one.refused && refuse(one));
       box.append(button);
     }
     box.addEventListener("keydown", (event) => arrows(event, [...box.children]));
@@ -81,7 +81,7 @@ K3.command = (() => {
   function part(words, number) {
     const made = el("span", { role: "button", class: "part", tabindex: "-1", "aria-describedby": "why", text: words });
     const shown = () => explain(made, number);
-    made.addEventListener("mouseenter", shown);
+    pointed(made, shown);
     made.addEventListener("focus", shown);
     made.addEventListener("click", shown);
     return made;

@@ -1,7 +1,7 @@
 // The rows of choices: radio groups whose impossible values stay visible and say why.
 "use strict";
 K3.rows = (() => {
-  const { el, t, has, data, fill, $, origin } = K3;
+  const { el, t, has, data, fill, $, origin, pointed } = K3;
   const made = new Map();
   let take = () => {};
   let look = async () => null;
@@ -86,7 +86,7 @@ K3.rows = (() => {
   function chip(entry, option) {
     const dimension = entry.row.dimension;
     const button = el("button", { type: "button", role: "radio", class: "chip", id: `o-${dimension}-${option.value}` });
-    button.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && float(entry, button.dataset.value));
+    pointed(button, () => float(entry, button.dataset.value));
     button.addEventListener("pointerleave", () => (leave(), fill(entry.pop)));
     // A press of the mouse moves the focus too: a note that grew or went then would move the value away from under it.
     button.addEventListener("focus", () => button.matches(":focus-visible") && show(entry, button.dataset.value));
