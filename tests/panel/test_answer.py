@@ -74,7 +74,7 @@ def changed(shown: Answer, role: str, way: Way) -> Choice:
     return from_query(urlencode(fields))
 
 
-def test_what_would_fit_fits_when_it_is_taken_unless_a_rule_forbids_it() -> None:
+def test_what_would_fit_fits_when_it_is_taken_unless_the_other_role_forbids_it() -> None:
     taken = forbidden = 0
     for seed in range(120):
         shown = answer(clicked(seed), Form.SHELL)
@@ -82,13 +82,13 @@ def test_what_would_fit_fits_when_it_is_taken_unless_a_rule_forbids_it() -> None
             for _, way in zip(memory.would_fit, memory.ways, strict=True):
                 choice = changed(shown, memory.role, way)
                 if against(choice):
-                    assert way.layout is not None, "milder work on the same layout cannot be against a rule"
+                    assert len(shown.memory) > 1, "only a rule about the other role, which the planner does not see"
                     forbidden += 1
                     continue
                 again = next(one for one in answer(choice, Form.SHELL).memory if one.role == memory.role)
                 assert again.verdict in ("fits", "tight") or len(shown.memory) > 1
                 taken += 1
-    assert taken > 20 and forbidden > 2
+    assert taken > 20 and 0 < forbidden < taken / 10
 
 
 def test_roles_of_a_split_deployment_have_a_memory_each() -> None:

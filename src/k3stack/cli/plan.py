@@ -182,9 +182,18 @@ def _plan(
 ) -> Plan:
     from k3stack.checkpoint.target import target
     from k3stack.plan import make_plan
+    from k3stack.recipe.objections import objections
 
     spec, model = target(where, scheme_of(scheme))
-    return make_plan(spec, model, gpu, layout, workload, engine.value, release, _saved(engine, gpu))
+    against = objections(engine.value, _planned(engine, release), gpu, spec)
+    return make_plan(spec, model, gpu, layout, workload, engine.value, release, _saved(engine, gpu), against)
+
+
+def _planned(engine: EngineName, version: str | None) -> str:
+    """The release whose arithmetic counts."""
+    from k3stack.plan.releases import release
+
+    return release(engine.value, version).version
 
 
 def _layout(gpus: int, tp: int | None, pp: int, dp: int, ep: bool, dcp: int) -> Layout:
@@ -222,11 +231,12 @@ def _saved(engine: EngineName, gpu: Gpu) -> Reserves | None:
 def _show(output: Output, made: Plan, effects: bool, reserves: Reserves | None) -> None:
     from k3stack.cli.plan_output import Answer, show_effects
     from k3stack.plan.effects import effects as effects_of
+    from k3stack.recipe.objections import objections_to
 
     if not effects:
         output.result(made, lambda console: show(made, console))
         return
-    answer = Answer(made, effects_of(made, reserves))
+    answer = Answer(made, effects_of(made, reserves, objections_to(made)))
 
     def draw(console: Console) -> None:
         show(made, console)
@@ -264,10 +274,12 @@ def _search(
     from k3stack.checkpoint.target import target
     from k3stack.cli.plan_output import show_search
     from k3stack.plan.search import Goal, search
+    from k3stack.recipe.objections import objections
 
     spec, model = target(where, scheme_of(scheme))
     kind = Goal(goal.value)
-    found = search(spec, model, gpu, gpus, workload, kind, engine.value, release, _saved(engine, gpu))
+    against = objections(engine.value, _planned(engine, release), gpu, spec)
+    found = search(spec, model, gpu, gpus, workload, kind, engine.value, release, _saved(engine, gpu), against)
     output.result(found, lambda console: show_search(found, console))
     return YES if found.yes else NO
 

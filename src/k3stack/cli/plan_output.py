@@ -59,6 +59,7 @@ def show(made: Plan, console: Console) -> None:
         f"[bold]{escape(made.model)}[/] ({made.scheme}) on {layout.gpus} x {gpu.name}, {engine}, {layout.describe()}"
     )
     console.print(f"[{'green' if made.yes else 'red'} bold]{made.verdict}[/]: {escape(made.reason)}")
+    _show_objections(made, console)
     for change in made.would_fit:
         console.print(f"would fit: {change}")
     for note in made.notes:
@@ -76,6 +77,14 @@ def show(made: Plan, console: Console) -> None:
         _show_capacity(made, console)
     else:
         show_routes(made.routes, console)
+
+
+def _show_objections(made: Plan, console: Console) -> None:
+    """What the rules have against a layout that memory may allow."""
+    from rich.markup import escape
+
+    for one in made.objections:
+        console.print(f"[yellow]k3 recipe refuses it[/]: {escape(str(one))}")
 
 
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -119,6 +128,9 @@ def show_effects(found: tuple[Effect, ...], console: Console) -> None:
             table.add_row(effect.switch, *_numbers(effect.after))
     console.print()
     console.print(table)
+    for effect in found:
+        if effect.objection and effect.after is not None:
+            console.print(f"k3 recipe refuses {effect.switch}: {escape(effect.objection)}")
 
 
 def _numbers(capacity: Capacity) -> tuple[str, str, str]:
@@ -150,6 +162,7 @@ def show_search(found: Search, console: Console) -> None:
             f"[green bold]{best.layout.describe()}[/] first of {len(found.plans)} layouts for {found.goal} on "
             f"{found.gpus} x {best.gpu.name}, {_ENGINES[found.engine]}: {found.because}"
         )
+        _show_objections(best, console)
         titles = (
             "layout",
             "verdict",
@@ -157,17 +170,19 @@ def show_search(found: Search, console: Console) -> None:
             "tokens in the cache",
             "longest request",
             "full requests at once",
+            "refused by",
         )
-        table = _table(*titles, right=titles[2:])
+        table = _table(*titles, right=titles[2:-1])
         for plan in found.plans[:SHOWN_LAYOUTS]:
             full = plan.capacity.full_requests * plan.layout.dp
             tokens = plan.capacity.kv_tokens * plan.layout.dp
             longest = f"{plan.capacity.longest_context:,}"
-            row = (plan.verdict.value, format_bytes(plan.left_bytes), f"{tokens:,}", longest, f"{full:,}")
+            row = (plan.verdict.value, format_bytes(plan.left_bytes), f"{tokens:,}", longest, f"{full:,}", _rules(plan))
             table.add_row(plan.layout.describe(), *row)
         console.print(table)
         if len(found.plans) > SHOWN_LAYOUTS:
             console.print(f"and {len(found.plans) - SHOWN_LAYOUTS} more (all with --json)")
+        _show_rules(found.plans[:SHOWN_LAYOUTS], console)
     else:
         console.print(f"[red bold]nothing fits[/]: {len(found.rejected)} layouts tried")
     if found.rejected:
@@ -176,6 +191,18 @@ def show_search(found: Search, console: Console) -> None:
         for one in found.rejected:
             table.add_row(one.layout.describe(), escape(one.why))
         console.print(table)
+
+
+def _rules(plan: Plan) -> str:
+    return ", ".join(one.rule for one in plan.objections)
+
+
+def _show_rules(plans: tuple[Plan, ...], console: Console) -> None:
+    """The reasons of the rules by which `k3 recipe` refuses these layouts."""
+    from rich.markup import escape
+
+    for rule, reason in {one.rule: str(one) for plan in plans for one in plan.objections}.items():
+        console.print(f"{rule}: {escape(reason)}")
 
 
 def show_calibration(found: Calibration, console: Console) -> None:

@@ -30,6 +30,7 @@ from k3stack.recipe.choice import Choice
 from k3stack.recipe.client import client_snippets
 from k3stack.recipe.deployment import Deployment, Reason
 from k3stack.recipe.fit import Fit, fit
+from k3stack.recipe.objections import objections_to
 from k3stack.recipe.render import Form, render
 from k3stack.values import Origin, dump
 
@@ -261,7 +262,9 @@ def _memory(role: str, plan: Plan, reserves: Reserves | None) -> Memory:
         items=tuple(_item(line) for line in plan.ledger.lines),
         capacity=plan.capacity,
         would_fit=plan.would_fit,
-        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves)) if plan.would_fit else (),
+        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves, objections_to(plan)))
+        if plan.would_fit
+        else (),
         replicas=plan.layout.dp,
         notes=plan.notes,
         command=plan_words(plan),

@@ -12,7 +12,7 @@ from k3stack.plan.layout import Layout, Workload
 from k3stack.plan.plan import Plan, Verdict
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
-from k3stack.plan.rules import refusals
+from k3stack.plan.rules import Objections, no_objections, refusals
 from k3stack.plan.same import Same
 
 __all__ = ["Way", "ways", "would_fit"]
@@ -29,20 +29,26 @@ class Way:
     workload: Workload
 
 
-def would_fit(plan: Plan, reserves: Reserves | None = None) -> Iterator[str]:
+def would_fit(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> Iterator[str]:
     """The ways that would fit, each in words."""
-    for way in ways(plan, reserves):
+    for way in ways(plan, reserves, objections):
         place = f" ({way.layout.describe()})" if way.layout != plan.layout else ""
         how = f"with {_difference(plan.workload, way.workload)}" if way.workload != plan.workload else "as asked"
         yield f"{way.layout.gpus} x {plan.gpu.name}{place} {how}"
 
 
-def ways(plan: Plan, reserves: Reserves | None = None) -> Iterator[Way]:
-    """A milder workload on the same GPUs, the fewest GPUs for a milder workload, and the fewest for this one."""
+def ways(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> Iterator[Way]:
+    """A milder workload on the same GPUs, the fewest GPUs for a milder workload, and the fewest for this one.
+
+    A layout with an objection is passed over, unless the one that was asked for has the same.
+    """
+    accepted = {one.rule for one in objections(plan.layout, plan.workload)}
     milder = _milder(plan, plan.layout, reserves) if plan.verdict is not Verdict.NOT_SUPPORTED else None
     if milder is not None:
         yield Way(plan.layout, milder)
     for layout in _others(plan):
+        if not accepted.issuperset(one.rule for one in objections(layout, plan.workload)):
+            continue
         if _fits(plan, layout, plan.workload, reserves):
             yield Way(layout, plan.workload)
             return

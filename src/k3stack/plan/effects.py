@@ -10,7 +10,7 @@ from k3stack.plan.layout import KvDtype, Layout, StateDtype, Workload
 from k3stack.plan.plan import Plan
 from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
-from k3stack.plan.rules import refusals
+from k3stack.plan.rules import Objections, no_objections, refusals
 
 __all__ = ["Effect", "effects"]
 
@@ -26,17 +26,25 @@ class Effect:
         switch: what is changed.
         before, after: the cache in both states; `after` is None where the engine refuses the change.
         why_not: the refusal.
+        objection: what else is against the change and not against the plan itself.
     """
 
     switch: str
     before: Capacity
     after: Capacity | None
     why_not: str = ""
+    objection: str = ""
 
 
-def effects(plan: Plan, reserves: Reserves | None = None) -> tuple[Effect, ...]:
+def effects(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> tuple[Effect, ...]:
     """The effect of each long-context switch on this plan, one at a time."""
-    return tuple(_effect(plan, reserves, *change) for change in _switches(plan))
+    accepted = {one.rule for one in objections(plan.layout, plan.workload)}
+
+    def effect(switch: str, layout: Layout, workload: Workload) -> Effect:
+        against = [one.why for one in objections(layout, workload) if one.rule not in accepted]
+        return replace(_effect(plan, reserves, switch, layout, workload), objection=against[0] if against else "")
+
+    return tuple(effect(*change) for change in _switches(plan))
 
 
 def _switches(plan: Plan) -> Iterator[tuple[str, Layout, Workload]]:

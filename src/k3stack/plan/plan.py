@@ -13,7 +13,7 @@ from k3stack.plan.ledger import Ledger
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.routes import Route, routes
-from k3stack.plan.rules import Refusal, refusals
+from k3stack.plan.rules import Objections, Refusal, no_objections, refusals
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 from k3stack.values import format_bytes
@@ -48,6 +48,7 @@ class Plan:
         release: the engine release whose arithmetic was used.
         notes: what else the reader should know.
         routes: other ways to K3, when it does not fit.
+        objections: what else is against this layout, where that was asked; the verdict is on memory.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Plan:
     release: str = ""
     notes: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
+    objections: tuple[Refusal, ...] = ()
 
     @property
     def yes(self) -> bool:
@@ -83,29 +85,33 @@ def make_plan(
     engine: str = "vllm",
     version: str | None = None,
     reserves: Reserves | None = None,
+    objections: Objections = no_objections,
 ) -> Plan:
     """Plan `layout.gpus` GPUs under an engine.
 
     Args:
         version: the engine release whose arithmetic to use; the newest known one by default.
         reserves: what a start-up log of this site reported, instead of estimates.
+        objections: asked about this layout, and about all that would fit.
 
     Raises:
         UsageError: the layout or the workload is impossible for this model.
         NotKnownError: an engine whose memory arithmetic is not known.
     """
     check(spec, layout, workload)
-    return explained(plan_job(model, Job(spec, gpu, layout, workload, release(engine, version), reserves)), reserves)
+    made = plan_job(model, Job(spec, gpu, layout, workload, release(engine, version), reserves))
+    return explained(made, reserves, objections)
 
 
-def explained(plan: Plan, reserves: Reserves | None = None) -> Plan:
-    """The plan, with what would fit instead where it does not."""
+def explained(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> Plan:
+    """The plan, with what else is against it, and with what would fit instead where it does not."""
+    plan = replace(plan, objections=objections(plan.layout, plan.workload))
     if plan.yes:
         return plan
     from k3stack.plan.changes import would_fit
 
     ways = routes(plan.gpu.memory_bytes * plan.layout.gpus, ram_bytes=0, disk_bytes=0)
-    return replace(plan, would_fit=tuple(would_fit(plan, reserves)), routes=ways)
+    return replace(plan, would_fit=tuple(would_fit(plan, reserves, objections)), routes=ways)
 
 
 def check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:

@@ -19,7 +19,7 @@ from k3stack.plan.layout import Layout, Workload
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Refusal", "refusals", "rule_names"]
+__all__ = ["Objections", "Refusal", "no_objections", "refusals", "rule_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,15 @@ class Refusal:
 
     def __str__(self) -> str:
         return f"{self.why} ({self.source}, {self.date})"
+
+
+Objections = Callable[[Layout, Workload], tuple[Refusal, ...]]
+"""What others than the planner have against a layout. It changes no verdict on memory, only what is recommended."""
+
+
+def no_objections(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
+    """Of one who asks about memory alone."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

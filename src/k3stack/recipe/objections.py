@@ -1,0 +1,41 @@
+"""What the rules have against a layout that the planner may recommend.
+
+The planner knows memory, the rules know what engines and published recipes allow. A layout that only one of them takes
+is no advice.
+"""
+
+from __future__ import annotations
+
+from k3stack.engines.releases import versions
+from k3stack.hardware.table import Gpu
+from k3stack.plan.layout import Layout, Workload
+from k3stack.plan.plan import Plan
+from k3stack.plan.rules import Objections, Refusal
+from k3stack.recipe.choice import Choice, Feature, refused, standard_version
+from k3stack.spec.model import ModelSpec
+from k3stack.spec.published import smaller_than_published
+
+__all__ = ["objections", "objections_to"]
+
+
+def objections(engine: str, release: str | None, gpu: Gpu, spec: ModelSpec) -> Objections:
+    """Whoever is asked about layouts of this model on this GPU: one server for everything, with a draft if it has one.
+
+    Args:
+        release: of the engine; one without a snapshot, or None, stands for the one that `k3 recipe` takes by itself.
+    """
+    version = release if release in versions(engine) else standard_version(engine, gpu, spec.scheme)
+    smaller = smaller_than_published(spec)
+
+    def against(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
+        drafts = (Feature.DSPARK,) if workload.speculative_tokens else ()
+        choice = Choice(engine, version, gpu, spec.scheme, layout, workload, features=drafts, smaller=smaller)
+        reasons = (one.reason for one in refused(choice))
+        return tuple(Refusal(one.rule, one.why, one.source, one.date) for one in reasons)
+
+    return against
+
+
+def objections_to(plan: Plan) -> Objections:
+    """The same, for all that may be recommended instead of a plan."""
+    return objections(plan.engine, plan.release, plan.gpu, plan.spec)
