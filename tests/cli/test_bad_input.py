@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,7 +120,9 @@ def test_prompts_that_cannot_be_read(tiny: Path, tmp_path: Path, content: bytes 
 
 
 @pytest.mark.parametrize(
-    "verb", ["plan kimi-k3 --from-log ?", "patches log ?", "recipe --from @?"], ids=lambda verb: verb.split()[0]
+    "verb",
+    ["plan kimi-k3 --from-log ?", "patches log ?", "recipe --from @?", "recipe --from ?"],
+    ids=lambda verb: verb.partition(" -")[0] + verb[-2:],
 )
 @pytest.mark.parametrize(("there", "says"), [(False, "No such file"), (True, "Is a directory")])
 def test_a_file_that_cannot_be_read(tmp_path: Path, verb: str, there: bool, says: str) -> None:
@@ -138,6 +142,16 @@ def test_a_command_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\xff\xfe\x00")
     refused("recipe", "--from", f"@{path}", code=3, says=f"{path}: cannot be read: it is no UTF-8")
+
+
+@pytest.mark.parametrize("given", ["{path}", "@{path}", "-"])
+def test_a_command_comes_from_a_file_or_standard_input(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text("vllm serve moonshotai/Kimi-K3 --no-such-flag\n")
+    with path.open() as file:
+        words = [sys.executable, "-c", "from k3stack.cli.main import main; main()", "recipe", "--from"]
+        ran = subprocess.run([*words, given.format(path=path)], stdin=file, capture_output=True, text=True, check=False)
+    assert ran.returncode == 1 and "--no-such-flag" in ran.stdout
 
 
 @pytest.mark.parametrize(

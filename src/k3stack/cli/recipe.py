@@ -67,7 +67,7 @@ def recipe(
         str | None,
         typer.Option(
             "--from",
-            help="Examine this command, or every one in a file (@FILE): script, compose, Kubernetes, Slurm, SkyPilot.",
+            help="Examine this command, or all in a file (- is stdin): script, compose, Kubernetes, Slurm, SkyPilot.",
         ),
     ] = None,
     translate: Annotated[bool, typer.Option("--translate", help="With --from: write it for the other engine.")] = False,
@@ -176,21 +176,12 @@ def _examine(
     translate: bool,
     form: FormName,
 ) -> None:
-    from k3stack.errors import InputError, UsageError, next_step
+    from k3stack.errors import UsageError
     from k3stack.hardware.table import gpu
     from k3stack.recipe.choice import Parsers
     from k3stack.recipe.examine import examine
 
-    text = copied
-    if copied.startswith("@"):
-        path = Path(copied[1:])
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
-        except UnicodeDecodeError as error:
-            hint = "Give a text file with the command."
-            raise InputError("cannot be read: it is no UTF-8", where=path, hint=hint) from error
+    text = _copied(copied)
     kind = gpu(hardware) if hardware else None
     wanted = Parsers(parsers.value)
     found = examine(text, kind, version, wanted)
@@ -215,6 +206,26 @@ def _examine(
         output.note(f"no equivalent: {name}")
     output.text(render(other.deployment, Form(form.value)), other)
     raise typer.Exit(YES)
+
+
+def _copied(given: str) -> str:
+    """The text to examine. A single word is no command: it names a file, with or without a @; - is standard input.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    from k3stack.errors import InputError, next_step
+
+    if not given.startswith("@") and (not given or len(given.split()) != 1):
+        return given
+    path = Path("/dev/stdin" if given == "-" else given.removeprefix("@"))
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=path, hint=next_step(error)) from error
+    except ValueError as error:  # NUL in a name, or bytes that are no UTF-8
+        hint = "Give a text file with the command."
+        raise InputError("cannot be read: it is no UTF-8", where=path, hint=hint) from error
 
 
 def show_diagnosis(diagnosis: Diagnosis, console: Console) -> None:

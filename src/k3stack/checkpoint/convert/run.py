@@ -315,9 +315,7 @@ def _work(job: ShardJob) -> ShardResult:
 def _keep_apart(source: Path, target: Path) -> None:
     here, there = source.resolve(), target.resolve()
     if here == there or here in there.parents or there in here.parents:
-        raise UsageError(
-            f"and the source {source} must be separate folders", where=target, hint="Choose a folder beside it."
-        )
+        raise UsageError(f"is not apart from the source {source}", where=target, hint="Choose a folder beside it.")
     if not target.parent.is_dir():
         raise UsageError("its parent folder is not there", where=target, hint=f"Make it: mkdir -p {target.parent}")
 
