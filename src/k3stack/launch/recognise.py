@@ -18,6 +18,7 @@ from functools import cache
 
 from k3stack.launch.knowledge import Failure, failures
 from k3stack.launch.logtext import Plain, left_out, plain
+from k3stack.launch.places import Part, part_of
 
 __all__ = ["MAX_TEXT", "Cause", "Diagnosis", "Ended", "recognise"]
 
@@ -48,6 +49,15 @@ _ERROR_LINE = re.compile(
     r"^(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|^[\w./-]+: error: .*|"
     r"^(?:fatal|panic|thread '[^']*' panicked)\b.*",
     re.MULTILINE,
+)
+
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+(?:: .*)?$|[A-Z]\w+(?:: .*)?$")
+"""An exception whose name does not say that it is one, where a traceback stands before it."""
+
+_ERROR_LEVEL = re.compile(r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:ERROR|CRITICAL|FATAL)\b[: ]|^[EF]\d{4,8} [\d:.]+ ")
+
+_NO_REASON = re.compile(
+    r"\s|Traceback|Dumping |.* (?:failed to start|hit an exception|failed)\.$|.*[Ss]tack trace|[\^~ ]*$"
 )
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?")
@@ -115,6 +125,7 @@ class Diagnosis:
     Attributes:
         causes: the likeliest first; empty when nothing known was found.
         first_error: the first line that is an error by its form, if no known failure is in the log.
+        part: the part of the engine that it was raised in, where its traceback tells.
         ready: whether the log says that the server became ready.
         ended: how the process ended, if that is known.
         phase: where it was when the log ended.
@@ -125,6 +136,7 @@ class Diagnosis:
     ready: bool
     ended: Ended | None = None
     phase: str | None = None
+    part: Part | None = None
 
     @property
     def failed(self) -> bool:
@@ -213,8 +225,9 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
         causes = [*_from_signal(ended, engine), *causes]
     if _went_on(log, causes, ended):
         return Diagnosis((), None, True, ended)
-    first = None if any(not cause.symptom for cause in causes) else _first_error(log)
-    return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended)
+    at = None if any(not cause.symptom for cause in causes) else _first_error(log)
+    first, part = (None, None) if at is None else (_said_at(log, at), part_of(_places(log, at)))
+    return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended, part=part)
 
 
 def _told(log: _Text, cause: Cause) -> Cause:
@@ -354,13 +367,38 @@ def _is_echo(line: str) -> bool:
     return any(_compiled(pattern).search(line) for pattern in patterns)
 
 
-def _first_error(log: _Text) -> str | None:
-    """The first line with the form of an error, past the log's prefixes."""
-    for number in range(max(1, log.number(max(log.ready_at, 0))), len(log.starts) + 1):
+def _first_error(log: _Text) -> int | None:
+    """The first line with the form of an error, past the log's prefixes; or else the first at the level of one."""
+    begin = max(1, log.number(max(log.ready_at, 0)))
+    lines = range(begin, len(log.starts) + 1)
+    for number in lines:
         bare = _bare(log.line(number)).strip()
-        if _ERROR_LINE.match(bare) and not _is_echo(bare):
-            return f"{bare}{_raised_at(log, number) if bare.isidentifier() else ''}"[:400]
-    return None
+        if (_ERROR_LINE.match(bare) or _ends_traceback(log, number, bare)) and not _is_echo(bare):
+            return number
+    return next((number for number in lines if _is_of_error_level(log.line(number))), None)
+
+
+def _ends_traceback(log: _Text, number: int, bare: str) -> bool:
+    return _RAISED.match(bare) is not None and any(
+        _PLACE_IN_CODE.match(_bare(line)) for line in log.before(number, 3).split("\n")
+    )
+
+
+def _is_of_error_level(line: str) -> bool:
+    bare = _bare(line)
+    return _ERROR_LEVEL.match(line) is not None and not _NO_REASON.match(bare) and not _is_echo(bare)
+
+
+def _said_at(log: _Text, number: int) -> str:
+    bare = _bare(log.line(number)).strip()
+    return f"{bare}{_raised_at(log, number) if bare.isidentifier() else ''}"[:400]
+
+
+def _places(log: _Text, number: int) -> Iterator[str]:
+    """The places of an error's traceback, the innermost first."""
+    for line in reversed(log.before(number, _NEAR_LINES).split("\n")):
+        if match := _PLACE_IN_CODE.match(_bare(line)):
+            yield f"{match.group(1)} in {match.group(3)}"
 
 
 def _raised_at(log: _Text, number: int) -> str:
