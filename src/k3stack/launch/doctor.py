@@ -13,8 +13,8 @@ from k3stack.errors import InputError, K3Error, UsageError
 from k3stack.launch.findings import Finding, Findings, Status
 from k3stack.launch.knowledge import failures
 from k3stack.launch.logfiles import logs_in, read_stdin, read_text
-from k3stack.launch.places import Part
 from k3stack.launch.recognise import Cause, Diagnosis, recognise
+from k3stack.launch.unknown import Part, kind_of
 from k3stack.ports import is_address
 
 __all__ = [
@@ -111,7 +111,8 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
 def _unknown(error: str, part: Part | None, status: Status) -> Finding:
     title = "the first error of the log" + (f", in {part.name}" if part else "")
     fix = "This is no failure that k3stack knows; the engine's issue tracker may."
-    return Finding("first-error", title, status, error, f"{fix} {part.advice}" if part else fix)
+    words = (fix, kind_of(error), part.advice if part else "")
+    return Finding("first-error", title, status, error, " ".join(filter(None, words)))
 
 
 def _measured(cause: Cause) -> str:

@@ -1,12 +1,53 @@
-"""From where an error was raised to the part of the engine that failed: what can be said of a failure nobody knows."""
+"""What can be said of a failure that nobody knows: its first error, the part that it was raised in, its kind."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Part", "part_of"]
+from k3stack.launch.loglines import LogLines, bare
+
+__all__ = ["Part", "first_error", "kind_of", "part_of", "places", "raised_at", "said_at"]
+
+_TRACEBACK_LINES = 40
+
+_ERROR_LINE = re.compile(
+    r"^(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|^[\w./-]+: error: .*|"
+    r"^(?:fatal|panic|thread '[^']*' panicked)\b.*",
+    re.MULTILINE,
+)
+
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+(?:: .*)?$|[A-Z]\w+(?:: .*)?$")
+"""An exception whose name does not say that it is one, where a traceback stands before it."""
+
+_ERROR_LEVEL = re.compile(r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:ERROR|CRITICAL|FATAL)\b[: ]|^[EF]\d{4,8} [\d:.]+ ")
+
+_NO_REASON = re.compile(
+    r"\s|Traceback|Dumping |.* (?:failed to start|hit an exception|failed)\.$|.*[Ss]tack trace|[\^~ ]*$"
+)
+
+_PLACE_IN_CODE = re.compile(r'  File "(?:.*/(?:site|dist)-packages/)?([^"]+)", line (\d+), in (\S+)')
+
+_KINDS = (
+    (
+        r"(?:Attribute|Type|Key|Index|Name|UnboundLocal|ZeroDivision)Error\b",
+        "It is a fault in the code itself, or packages that do not belong together: another release, or an unchanged "
+        "image of one, is likelier to help than other settings.",
+    ),
+    (
+        r"AssertionError(?: at |$)",
+        "It is a check inside the engine that failed: a fault of this release, or settings that it does not expect.",
+    ),
+    (
+        r"(?:Value|Assertion|NotImplemented|Runtime|Validation)(?:Error)?: \S",
+        "Its own words say what was refused.",
+    ),
+    (r"(?:\w*Timeout\w*|TimeoutError)\b", "It waited for another process in vain: read the logs of the others."),
+    (r"(?:OSError|IOError|FileNotFoundError|MemoryError|BlockingIOError)\b", "The operating system refused it."),
+)
+
+_KINDS_COMPILED = tuple((re.compile(rf"(?:[\w]+\.)*{kind}"), words) for kind, words in _KINDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +141,7 @@ _PARTS = (
     (
         r"huggingface_hub/|transformers/|transformers_utils/|transformers_modules/|tokeniz",
         "the reading of the model's small files",
-        "Run `k3 doctor` on the checkpoint's folder; the version of transformers must be the one of the engine's image.",
+        "Run `k3 doctor` on the checkpoint's folder; transformers must be of the version in the engine's image.",
     ),
     (
         r"multimodal/|multimodal_gen|/processing\.py|image_process|video",
@@ -149,3 +190,58 @@ def part_of(places: Iterable[str]) -> Part | None:
             if pattern.search(place):
                 return part
     return None
+
+
+def kind_of(error: str) -> str:
+    """What the class of an error says about it, as a sentence; empty where it says nothing."""
+    return next((words for kind, words in _KINDS_COMPILED if kind.match(error)), "")
+
+
+def first_error(log: LogLines, is_echo: Callable[[str], bool]) -> int | None:
+    """The first line with the form of an error, past the log's prefixes; or else the first at the level of one.
+
+    Args:
+        log: the lines.
+        is_echo: whether a line only says that something else failed; such a one is no first error.
+    """
+    begin = max(1, log.number(max(log.ready_at, 0)))
+    lines = range(begin, len(log.starts) + 1)
+    for number in lines:
+        said = bare(log.line(number)).strip()
+        if (_ERROR_LINE.match(said) or _ends_traceback(log, number, said)) and not is_echo(said):
+            return number
+    return next((number for number in lines if _is_of_error_level(log.line(number), is_echo)), None)
+
+
+def _ends_traceback(log: LogLines, number: int, said: str) -> bool:
+    return _RAISED.match(said) is not None and any(
+        _PLACE_IN_CODE.match(bare(line)) for line in log.before(number, 3).split("\n")
+    )
+
+
+def _is_of_error_level(line: str, is_echo: Callable[[str], bool]) -> bool:
+    said = bare(line)
+    return _ERROR_LEVEL.match(line) is not None and not _NO_REASON.match(said) and not is_echo(said)
+
+
+def said_at(log: LogLines, number: int) -> str:
+    """What an error says; where it was raised, when it says nothing."""
+    said = bare(log.line(number)).strip()
+    return f"{said}{raised_at(log, number) if said.isidentifier() else ''}"[:400]
+
+
+def places(log: LogLines, number: int) -> Iterator[str]:
+    """The places of an error's traceback, the innermost first."""
+    for line in reversed(log.before(number, _TRACEBACK_LINES).split("\n")):
+        if match := _PLACE_IN_CODE.match(bare(line)):
+            yield f"{match.group(1)} in {match.group(3)}"
+
+
+def raised_at(log: LogLines, number: int) -> str:
+    """Where an error without words was raised: the last place of its traceback, and what stands there."""
+    lines = [bare(one) for one in log.before(number, _TRACEBACK_LINES).split("\n")]
+    for at in range(len(lines) - 1, -1, -1):
+        if match := _PLACE_IN_CODE.match(lines[at]):
+            source = next((one.strip() for one in lines[at + 1 : at + 2] if one.startswith("    ")), "")
+            return f" at {match.group(1)}:{match.group(2)} in {match.group(3)}{': ' if source else ''}{source}"
+    return ""
