@@ -3,6 +3,7 @@
 import pytest
 
 from k3stack.launch.doctor import log_findings
+from k3stack.launch.findings import Status
 from k3stack.launch.recognise import recognise
 from k3stack.launch.unknown import kind_of, part_of
 
@@ -80,6 +81,10 @@ def test_what_a_traceback_quotes_of_the_source_is_no_cause() -> None:
             "odd.errors.FluxInverted: by two",
         ),
         ("odd.errors.FluxInverted: by two\n", None),
+        (
+            f"{CORE}RuntimeError: Worker failed with error 'assert a == b', please check the stack trace above\n",
+            "assert a == b",
+        ),
     ],
 )
 def test_the_first_error_is_found_by_its_level_or_its_traceback_where_its_name_says_nothing(
@@ -97,3 +102,24 @@ def test_nothing_is_said_of_what_belongs_to_no_part() -> None:
     assert part_of(["/opt/own/program.py in main", "runpy.py in _run_code"]) is None
     assert kind_of("odd.errors.FluxInverted: by two") == ""
     assert kind_of("ray.exceptions.SomeTimeoutError: x").startswith("It waited")
+
+
+def test_an_error_of_a_request_is_told_and_is_no_failure() -> None:
+    ready = "(APIServer pid=4) INFO:     Application startup complete.\n"
+    text = ready + raised(WORKER, "vllm/entrypoints/openai/serving.py", "render", "x[0]", "IndexError: list index")
+    found = recognise(text.rsplit("\n", 1)[0])
+    assert not found.failed and found.of_a_request == "IndexError: list index"
+    names = {finding.id: finding.status for finding in log_findings(found)}
+    assert names == {"log": Status.PASS, "request-error": Status.WARN}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "asyncio.exceptions.CancelledError: Cancelled via cancel scope 7f",
+        "(APIServer pid=4) ERROR 11-20 09:15:01 [api.py:9] The model `x` does not exist.",
+    ],
+)
+def test_what_a_client_did_is_no_error_of_a_request(line: str) -> None:
+    found = recognise(f"(APIServer pid=4) INFO:     Application startup complete.\n{line}\n")
+    assert not found.failed and found.of_a_request is None

@@ -106,6 +106,14 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
         yield Finding(
             "log", "the log", Status.PASS, said if diagnosis.ready else "nothing that is known to be a failure"
         )
+    if diagnosis.of_a_request is not None:
+        yield _of_a_request(diagnosis.of_a_request, diagnosis.part)
+
+
+def _of_a_request(error: str, part: Part | None) -> Finding:
+    title = "an error of a request" + (f", in {part.name}" if part else "")
+    words = ("The server went on after it.", kind_of(error), part.advice if part else "")
+    return Finding("request-error", title, Status.WARN, error, " ".join(filter(None, words)))
 
 
 def _unknown(error: str, part: Part | None, status: Status) -> Finding:

@@ -89,6 +89,7 @@ class Diagnosis:
         causes: the likeliest first; empty when nothing known was found.
         first_error: the first line that is an error by its form, if no known failure is in the log.
         part: the part of the engine that it was raised in, where its traceback tells.
+        of_a_request: the first error after the server was ready, where it went on: some request's, no failure.
         ready: whether the log says that the server became ready.
         ended: how the process ended, if that is known.
         phase: where it was when the log ended.
@@ -100,6 +101,7 @@ class Diagnosis:
     ended: Ended | None = None
     phase: str | None = None
     part: Part | None = None
+    of_a_request: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -128,7 +130,9 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
     if ended is not None and ended.signal is not None and all(cause.symptom for cause in causes):
         causes = [*_from_signal(ended, engine), *causes]
     if _went_on(log, causes, ended):
-        return Diagnosis((), None, True, ended)
+        at = first_error(log, _is_echo, by_level=False)
+        said, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
+        return Diagnosis((), None, True, ended, part=part, of_a_request=said)
     at = None if any(not cause.symptom for cause in causes) else first_error(log, _is_echo)
     first, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
     return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended, part=part)

@@ -13,15 +13,19 @@ __all__ = ["Part", "first_error", "kind_of", "part_of", "places", "raised_at", "
 _TRACEBACK_LINES = 40
 
 _ERROR_LINE = re.compile(
-    r"^(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|^[\w./-]+: error: .*|"
+    r"^(?!\S*\bCancelledError\b)(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|"
+    r"^[\w./-]+: error: .*|"
     r"^(?:fatal|panic|thread '[^']*' panicked)\b.*",
     re.MULTILINE,
 )
 
-_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)+\w+(?:: .*)?$|[A-Z]\w+(?:: .*)?$")
+_RAISED = re.compile(r"(?!\S*\bCancelledError\b)(?:(?:[A-Za-z_]\w*\.)+\w+(?:: .*)?$|[A-Z]\w+(?:: .*)?$)")
 """An exception whose name does not say that it is one, where a traceback stands before it."""
 
 _ERROR_LEVEL = re.compile(r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:ERROR|CRITICAL|FATAL)\b[: ]|^[EF]\d{4,8} [\d:.]+ ")
+
+_PASSED_ON = re.compile(r"^RuntimeError: Worker failed with error '(.+)', please check the stack trace above.*$")
+"""What the engine's core says of an error in a worker, whose own log is another."""
 
 _NO_REASON = re.compile(
     r"\s|Traceback|Dumping |.* (?:failed to start|hit an exception|failed)\.$|.*[Ss]tack trace|[\^~ ]*$"
@@ -36,7 +40,7 @@ _KINDS = (
         "image of one, is likelier to help than other settings.",
     ),
     (
-        r"AssertionError(?: at |$)",
+        r"AssertionError(?: at |$)|assert ",
         "It is a check inside the engine that failed: a fault of this release, or settings that it does not expect.",
     ),
     (
@@ -197,12 +201,13 @@ def kind_of(error: str) -> str:
     return next((words for kind, words in _KINDS_COMPILED if kind.match(error)), "")
 
 
-def first_error(log: LogLines, is_echo: Callable[[str], bool]) -> int | None:
+def first_error(log: LogLines, is_echo: Callable[[str], bool], by_level: bool = True) -> int | None:
     """The first line with the form of an error, past the log's prefixes; or else the first at the level of one.
 
     Args:
         log: the lines.
         is_echo: whether a line only says that something else failed; such a one is no first error.
+        by_level: whether a line that has only the level of an error counts, if there is none of its form.
     """
     begin = max(1, log.number(max(log.ready_at, 0)))
     lines = range(begin, len(log.starts) + 1)
@@ -210,7 +215,7 @@ def first_error(log: LogLines, is_echo: Callable[[str], bool]) -> int | None:
         said = bare(log.line(number)).strip()
         if (_ERROR_LINE.match(said) or _ends_traceback(log, number, said)) and not is_echo(said):
             return number
-    return next((number for number in lines if _is_of_error_level(log.line(number), is_echo)), None)
+    return next((one for one in lines if by_level and _is_of_error_level(log.line(one), is_echo)), None)
 
 
 def _ends_traceback(log: LogLines, number: int, said: str) -> bool:
@@ -226,7 +231,7 @@ def _is_of_error_level(line: str, is_echo: Callable[[str], bool]) -> bool:
 
 def said_at(log: LogLines, number: int) -> str:
     """What an error says; where it was raised, when it says nothing."""
-    said = bare(log.line(number)).strip()
+    said = _PASSED_ON.sub(r"\1", bare(log.line(number)).strip())
     return f"{said}{raised_at(log, number) if said.isidentifier() else ''}"[:400]
 
 
