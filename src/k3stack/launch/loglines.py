@@ -84,8 +84,11 @@ class LogLines:
     def before(self, number: int, within: int) -> str:
         """The lines before this one that come from the same process or from none, and this one."""
         own = _who(self.line(number))
-        lines = [self.line(one) for one in range(max(1, number - within), number + 1)]
-        return "\n".join(one for one in lines if not own or own in one or not _who(one))
+        first = max(1, number - within)
+        if not own:
+            return self.text[self.starts[first - 1] : self.starts[number - 1] + len(self.line(number))]
+        lines = (self.line(one) for one in range(first, number + 1))
+        return "\n".join(one for one in lines if own in one or not _who(one))
 
 
 def _who(line: str) -> str:

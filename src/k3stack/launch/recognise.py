@@ -31,6 +31,8 @@ _NEAR_LINES = 40
 _LAST_LINES = 400
 """How far before the end of a server that was ready its cause is looked for first."""
 
+_NAMED = re.compile(r"\(\?P<\w+>")
+
 _PLACE = re.compile(r"\{(\w+)\|([^}]*)\}")
 
 
@@ -266,5 +268,11 @@ def _from_signal(ended: Ended, engine: str | None) -> Iterator[Cause]:
 
 def _is_echo(line: str) -> bool:
     """Whether a line only says that something else failed."""
-    patterns = (pattern for one in failures() if one.symptom for pattern in one.patterns)
-    return any(_compiled(pattern).search(line) for pattern in patterns)
+    return _echoes().search(line) is not None
+
+
+@cache
+def _echoes() -> re.Pattern[str]:
+    """What any symptom says, as one pattern: it is asked of every line of an error that nobody knows."""
+    patterns = [pattern for one in failures() if one.symptom for pattern in one.patterns]
+    return re.compile("|".join(f"(?:{_NAMED.sub('(?:', pattern)})" for pattern in patterns), re.MULTILINE)
