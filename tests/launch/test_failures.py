@@ -1,6 +1,7 @@
 """The known failures: sound data, the right cause for every log of the corpus, silence on good logs."""
 
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,14 @@ def test_every_failure_is_complete() -> None:
         assert one.cause.endswith((".", "?")) and one.fix.endswith("."), one.id
         assert one.source and one.date.year == 2026 and one.title[0] == one.title[0], one.id
     assert failure("port-in-use").signals == ()
+
+
+def test_no_failure_says_one_thing_twice() -> None:
+    """YAML takes the second of two keys and says nothing."""
+    text = files("k3stack.launch").joinpath("data/failures.yaml").read_text()
+    for entry in text.split("\n  - id: ")[1:]:
+        keys = re.findall(r"^    (\w+):", entry, re.MULTILINE)
+        assert len(keys) == len(set(keys)), entry.split("\n")[0]
 
 
 def test_the_page_is_written_from_the_data() -> None:

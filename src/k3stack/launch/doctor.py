@@ -14,6 +14,7 @@ from k3stack.launch.findings import Finding, Findings, Status
 from k3stack.launch.knowledge import failures
 from k3stack.launch.logfiles import logs_in, read_stdin, read_text
 from k3stack.launch.recognise import Cause, Diagnosis, recognise
+from k3stack.launch.unknown import Part, kind_of
 from k3stack.ports import is_address
 
 __all__ = [
@@ -78,10 +79,10 @@ def examine_logs(folder: Path, paths: list[Path]) -> Iterator[Finding]:
         cause = next(cause for _, cause in said if cause.id == name)
         yield replace(finding_of(cause, status), measured=f"{_which(where)}, {_measured(cause)}")
         status = Status.WARN
-    errors = [(path, found.first_error) for path, found in told if found.first_error is not None]
+    errors = [(path, found.first_error, found.part) for path, found in told if found.first_error is not None]
     if errors:
-        measured = f"{_which([path for path, _ in errors])}: {errors[0][1]}"
-        yield replace(_unknown(str(errors[0][1]), status), measured=measured)
+        measured = f"{_which([path for path, _, _ in errors])}: {errors[0][1]}"
+        yield replace(_unknown(str(errors[0][1]), errors[0][2], status), measured=measured)
     if not said and not errors:
         ready = sum(found.ready for _, found in told)
         seen = f"{len(told)} logs, {ready} of a server that became ready: no failure that is known"
@@ -99,17 +100,27 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
     for at, cause in enumerate(causes):
         yield finding_of(cause, Status.FAIL if at == 0 else Status.WARN)
     if diagnosis.first_error is not None:
-        yield _unknown(diagnosis.first_error, Status.WARN if causes else Status.FAIL)
+        yield _unknown(diagnosis.first_error, diagnosis.part, Status.WARN if causes else Status.FAIL)
     if not diagnosis.failed:
         said = "the server became ready, and nothing known went wrong after that"
         yield Finding(
             "log", "the log", Status.PASS, said if diagnosis.ready else "nothing that is known to be a failure"
         )
+    if diagnosis.of_a_request is not None:
+        yield _of_a_request(diagnosis.of_a_request, diagnosis.part)
 
 
-def _unknown(error: str, status: Status) -> Finding:
+def _of_a_request(error: str, part: Part | None) -> Finding:
+    title = "an error of a request" + (f", in {part.name}" if part else "")
+    words = ("The server went on after it.", kind_of(error), part.advice if part else "")
+    return Finding("request-error", title, Status.WARN, error, " ".join(filter(None, words)))
+
+
+def _unknown(error: str, part: Part | None, status: Status) -> Finding:
+    title = "the first error of the log" + (f", in {part.name}" if part else "")
     fix = "This is no failure that k3stack knows; the engine's issue tracker may."
-    return Finding("first-error", "the first error of the log", status, error, fix)
+    words = (fix, kind_of(error), part.advice if part else "")
+    return Finding("first-error", title, status, error, " ".join(filter(None, words)))
 
 
 def _measured(cause: Cause) -> str:

@@ -31,7 +31,7 @@ _AROUND = (
     rf"\[{_DAY}[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\] (?=\[|\(|ERROR|INFO|WARNING|Traceback|  File)",
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[\w.-]+ [\w.@/-]+(?:\[\d+\])?: )?",  # syslog, journalctl
     r"(?=\S)[\w.-]+ [\w.@/-]+\[\d+\]: ",  # journalctl -o short-iso, behind the time
-    r"[\w.-]+ +\| ",  # docker compose
+    r"[\w.-]* +\| ?",  # docker compose
     r"\[pod/[^\]\n]+\] ",  # kubectl logs --prefix
     r"\[\d+,\d+\]<std(?:out|err|diag)>: ?",  # mpirun --tag-output
     r" {0,4}\d{1,4}: ",  # srun --label

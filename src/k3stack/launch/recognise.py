@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 import signal
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from k3stack.launch.knowledge import Failure, failures
-from k3stack.launch.logtext import Plain, left_out, plain
+from k3stack.launch.loglines import LogLines, bare
+from k3stack.launch.logtext import left_out, plain
+from k3stack.launch.unknown import Part, first_error, part_of, places, raised_at, said_at
 
 __all__ = ["MAX_TEXT", "Cause", "Diagnosis", "Ended", "recognise"]
 
@@ -30,33 +31,7 @@ _NEAR_LINES = 40
 _LAST_LINES = 400
 """How far before the end of a server that was ready its cause is looked for first."""
 
-_READY = re.compile(r"Application startup complete|The server is fired up and ready to roll")
-
-_CALM = re.compile(
-    r"^(?:\([^)]*\) *)*(?:\[[^\]]*\] *)?(?:INFO|WARNING|DEBUG|TRACE)\b(?: \d\d-\d\d |:|\s)|\b(?:User|Future)Warning\b|"
-    r"^(?:\[[^\]]*\] *)?(?:Decode batch|Prefill batch|Ignore import error|Warning: |LMCache (?:INFO|WARNING|DEBUG)\b)|"
-    r"^\[?[IW]\d{3,8} [\d:.]+ |^\[W ?\w+\.cpp:\d+\]|^\S+ \[\d+\] NCCL (?:INFO|TRACE) "  # glog, PyTorch, NCCL
-)
-
-_PROCESS = re.compile(r"^(?:\([^)\n]*\) *)+|^\[[^\]\n]* (?:DP\d+ )?(?:PP\d+ )?TP\d+[^\]\n]*\] *")
-
-_LEVEL = re.compile(
-    r"^(?:ERROR|CRITICAL|INFO|WARNING) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? (?:\[[^\]]*\]|[\w./]+:\d+\]) ?"
-)
-
-_ERROR_LINE = re.compile(
-    r"^(?:[a-zA-Z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Timeout|Refused|Interrupt)\b(?::.*)?$|^[\w./-]+: error: .*|"
-    r"^(?:fatal|panic|thread '[^']*' panicked)\b.*",
-    re.MULTILINE,
-)
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)?")
-
-_TIMED_LINES = 200
-
-_TIME = re.compile(r"\b(\d\d-\d\d)[ T](\d\d:\d\d:\d\d)")
-
-_PLACE_IN_CODE = re.compile(r'  File "(?:.*/(?:site|dist)-packages/)?([^"]+)", line (\d+), in (\S+)')
+_NAMED = re.compile(r"\(\?P<\w+>")
 
 _PLACE = re.compile(r"\{(\w+)\|([^}]*)\}")
 
@@ -115,6 +90,8 @@ class Diagnosis:
     Attributes:
         causes: the likeliest first; empty when nothing known was found.
         first_error: the first line that is an error by its form, if no known failure is in the log.
+        part: the part of the engine that it was raised in, where its traceback tells.
+        of_a_request: the first error after the server was ready, where it went on: some request's, no failure.
         ready: whether the log says that the server became ready.
         ended: how the process ended, if that is known.
         phase: where it was when the log ended.
@@ -125,6 +102,8 @@ class Diagnosis:
     ready: bool
     ended: Ended | None = None
     phase: str | None = None
+    part: Part | None = None
+    of_a_request: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -137,65 +116,6 @@ class Diagnosis:
         return self.causes[0] if self.causes else None
 
 
-@dataclass(frozen=True)
-class _Text:
-    """The lines of a log that may tell of a failure, and where it last said that it was ready.
-
-    Not those at a calm level: they are nearly all of a log, and what vLLM prints of its settings names everything that
-    could ever fail.
-    """
-
-    text: str
-    numbers: tuple[int, ...]
-    starts: tuple[int, ...]
-    ready_at: int = -1
-
-    @classmethod
-    def of(cls, read: Plain) -> _Text:
-        kept: list[str] = []
-        numbers: list[int] = []
-        starts = [0]
-        ready_at = -1
-        for at, line in enumerate(read.text.split("\n")):
-            if _READY.search(line):
-                ready_at = starts[-1]
-            if not _CALM.search(line):
-                kept.append(line)
-                numbers.append(read.numbers[at] if read.numbers else at + 1)
-                starts.append(starts[-1] + len(line) + 1)
-        return cls("\n".join(kept), tuple(numbers), tuple(starts[:-1]) or (0,), ready_at)
-
-    def number(self, position: int) -> int:
-        return bisect_right(self.starts, position)
-
-    def told(self, number: int) -> int:
-        """The number of this line in the log that was given."""
-        return self.numbers[number - 1]
-
-    def when(self, number: int) -> str:
-        """When this line was written, as far as the lines before it say."""
-        for one in range(number, max(0, number - _TIMED_LINES), -1):
-            if match := _TIME.search(self.line(one)):
-                return f"{match.group(1)} {match.group(2)}"
-        return ""
-
-    def line(self, number: int) -> str:
-        end = self.starts[number] if number < len(self.starts) else len(self.text) + 1
-        return self.text[self.starts[number - 1] : end - 1]
-
-    def before(self, number: int, within: int) -> str:
-        """The lines before this one that come from the same process or from none, and this one."""
-        own = _who(self.line(number))
-        lines = [self.line(one) for one in range(max(1, number - within), number + 1)]
-        return "\n".join(one for one in lines if not own or own in one or not _who(one))
-
-
-def _who(line: str) -> str:
-    """The process that a line names at its beginning, without the time; empty for none."""
-    prefix = _PROCESS.match(line)
-    return _DATE.sub("", prefix.group(0)).strip(" []") if prefix else ""
-
-
 def recognise(text: str, ended: Ended | None = None, engine: str | None = None) -> Diagnosis:
     """The causes that a log speaks of.
 
@@ -204,7 +124,7 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
         ended: how the process ended; None when that is not known.
         engine: vllm or sglang; None to try all failures.
     """
-    log = _Text.of(plain(_cut(text)))
+    log = LogLines.of(plain(_cut(text)))
     found = {match.id: match for match in _matches(log, engine)}
     _leave_out_echoes(found)
     _leave_out_general(found)
@@ -212,15 +132,18 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
     if ended is not None and ended.signal is not None and all(cause.symptom for cause in causes):
         causes = [*_from_signal(ended, engine), *causes]
     if _went_on(log, causes, ended):
-        return Diagnosis((), None, True, ended)
-    first = None if any(not cause.symptom for cause in causes) else _first_error(log)
-    return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended)
+        at = first_error(log, _is_echo, by_level=False)
+        said, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
+        return Diagnosis((), None, True, ended, part=part, of_a_request=said)
+    at = None if any(not cause.symptom for cause in causes) else first_error(log, _is_echo)
+    first, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
+    return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended, part=part)
 
 
-def _told(log: _Text, cause: Cause) -> Cause:
+def _told(log: LogLines, cause: Cause) -> Cause:
     if cause.line is None:
         return cause
-    place = _raised_at(log, cause.line) if _bare(cause.quote).strip().isidentifier() else ""
+    place = raised_at(log, cause.line) if bare(cause.quote).strip().isidentifier() else ""
     why = f"{cause.cause} Raised{place[:300]}." if place else cause.cause
     return replace(cause, cause=why, line=log.told(cause.line), when=log.when(cause.line))
 
@@ -243,14 +166,14 @@ def _leave_out_general(found: dict[str, Cause]) -> None:
             del found[name]
 
 
-def _ranked(log: _Text, causes: list[Cause]) -> list[Cause]:
+def _ranked(log: LogLines, causes: list[Cause]) -> list[Cause]:
     """The likeliest first: the earliest; of a server that was ready, what stands near its end."""
     ends = [cause.line for cause in causes if cause.symptom and cause.line is not None]
     near = min(ends) - _LAST_LINES if log.ready_at >= 0 and ends else 0
     return sorted(causes, key=lambda cause: (cause.symptom, (cause.line or 0) < near, cause.line or 0))
 
 
-def _went_on(log: _Text, causes: list[Cause], ended: Ended | None) -> bool:
+def _went_on(log: LogLines, causes: list[Cause], ended: Ended | None) -> bool:
     """Whether the server was ready and nothing says that it ended: then errors after that are those of requests."""
     if log.ready_at < 0 or (ended is not None and ended.code != 0):
         return False
@@ -276,7 +199,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
 
-def _matches(log: _Text, engine: str | None) -> Iterator[Cause]:
+def _matches(log: LogLines, engine: str | None) -> Iterator[Cause]:
     for one in failures():
         if engine in ("vllm", "sglang") and one.engine not in ("any", engine):
             continue
@@ -285,7 +208,7 @@ def _matches(log: _Text, engine: str | None) -> Iterator[Cause]:
             yield cause
 
 
-def _first_match(one: Failure, log: _Text) -> Cause | None:
+def _first_match(one: Failure, log: LogLines) -> Cause | None:
     best: tuple[int, re.Match[str]] | None = None
     for pattern in one.patterns:
         for match in _compiled(pattern).finditer(log.text):
@@ -301,9 +224,9 @@ def _first_match(one: Failure, log: _Text) -> Cause | None:
     return _cause(one, number, log.line(number).strip()[:400], match.groupdict())
 
 
-def _counts(one: Failure, log: _Text, match: re.Match[str], number: int) -> bool:
+def _counts(one: Failure, log: LogLines, match: re.Match[str], number: int) -> bool:
     line = log.line(number)
-    if match.start() < log.ready_at or _bare(line).startswith("    "):
+    if match.start() < log.ready_at or bare(line).startswith("    "):
         return False  # a traceback quotes its source, messages and all, four columns in
     if not one.around and not one.unless:
         return True
@@ -311,11 +234,6 @@ def _counts(one: Failure, log: _Text, match: re.Match[str], number: int) -> bool
     if any(_compiled(pattern).search(before) for pattern in one.unless):
         return False
     return not one.around or any(_compiled(pattern).search(before) for pattern in one.around)
-
-
-def _bare(line: str) -> str:
-    """A line without the names of processes and the level in front of it."""
-    return _LEVEL.sub("", _PROCESS.sub("", line))
 
 
 def _cause(one: Failure, line: int | None, quote: str, values: Mapping[str, str | None]) -> Cause:
@@ -350,24 +268,11 @@ def _from_signal(ended: Ended, engine: str | None) -> Iterator[Cause]:
 
 def _is_echo(line: str) -> bool:
     """Whether a line only says that something else failed."""
-    patterns = (pattern for one in failures() if one.symptom for pattern in one.patterns)
-    return any(_compiled(pattern).search(line) for pattern in patterns)
+    return _echoes().search(line) is not None
 
 
-def _first_error(log: _Text) -> str | None:
-    """The first line with the form of an error, past the log's prefixes."""
-    for number in range(max(1, log.number(max(log.ready_at, 0))), len(log.starts) + 1):
-        bare = _bare(log.line(number)).strip()
-        if _ERROR_LINE.match(bare) and not _is_echo(bare):
-            return f"{bare}{_raised_at(log, number) if bare.isidentifier() else ''}"[:400]
-    return None
-
-
-def _raised_at(log: _Text, number: int) -> str:
-    """Where an error without words was raised: the last place of its traceback, and what stands there."""
-    lines = [_bare(one) for one in log.before(number, _NEAR_LINES).split("\n")]
-    for at in range(len(lines) - 1, -1, -1):
-        if match := _PLACE_IN_CODE.match(lines[at]):
-            source = next((one.strip() for one in lines[at + 1 : at + 2] if one.startswith("    ")), "")
-            return f" at {match.group(1)}:{match.group(2)} in {match.group(3)}{': ' if source else ''}{source}"
-    return ""
+@cache
+def _echoes() -> re.Pattern[str]:
+    """What any symptom says, as one pattern: it is asked of every line of an error that nobody knows."""
+    patterns = [pattern for one in failures() if one.symptom for pattern in one.patterns]
+    return re.compile("|".join(f"(?:{_NAMED.sub('(?:', pattern)})" for pattern in patterns), re.MULTILINE)

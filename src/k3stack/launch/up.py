@@ -341,4 +341,5 @@ def _why(followed: Followed) -> str:
         cause = diagnosis.likely
         return f"{cause.title} ({cause.quote}). {cause.cause} {cause.fix}"
     ended = f"the process {diagnosis.ended}" if diagnosis.ended else "it ended"
-    return f"{ended} in the phase: {diagnosis.phase}. First error: {diagnosis.first_error}"
+    where = f" (in {diagnosis.part.name}). {diagnosis.part.advice}" if diagnosis.part else ""
+    return f"{ended} in the phase: {diagnosis.phase}. First error: {diagnosis.first_error}{where}"
