@@ -19,8 +19,8 @@ files), and with what Docker, kubectl, journalctl, srun --label, mpirun --tag-ou
 
 `k3 up` uses the same knowledge. Exit code 1 means that a fault was found. A failure that is not known is not
 guessed at: its first error is quoted, with the part of the engine that it was raised in and what to try there. An error
-of one request, after which a server went on, is a warning. This page is written from `src/k3stack/launch/data/failures.yaml` by
-`docs/write_troubleshooting.py`; do not edit it by hand.
+of one request, after which a server went on, is a warning. This page is written from
+`src/k3stack/launch/data/failures.yaml` by `docs/write_troubleshooting.py`; do not edit it by hand.
 
 An engine's log ends with the echoes of a failure (`EngineDeadError`, "Engine core initialization failed", "one child
 failed"). The cause stands further up, in the first traceback of a worker.

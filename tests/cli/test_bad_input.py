@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -135,6 +136,14 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, verb: str, there: bool, says
 def test_an_empty_log_is_not_a_good_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("\n")
+    refused("doctor", str(path), code=3, says=f"{path}: is empty")
+
+
+def test_a_log_that_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(Random(0).randbytes(100_000))
+    refused("doctor", str(path), code=3, says=f"{path}: is no text")
+    path.write_bytes(bytes(100_000))
     refused("doctor", str(path), code=3, says=f"{path}: is empty")
 
 

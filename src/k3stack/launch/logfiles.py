@@ -26,6 +26,8 @@ _PACKED = (
     (b"\xfd7zXZ\x00", lzma.LZMAFile),
 )
 
+_SAMPLE = 2**16
+
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 _MARKS = (
@@ -72,11 +74,12 @@ def read_stream(packed: BufferedReader, where: Path | str) -> str:
     """The same from an open file or a pipe.
 
     Raises:
-        InputError: it is packed, and damaged or in a way that cannot be read here.
+        InputError: it is no text, or packed, and damaged or in a way that cannot be read here.
     """
     try:
         file = _unpacked(packed, where)
         head = file.read(MAX_TEXT)
+        _be_text(_decoded(head[:_SAMPLE]), where)
         if len(head) < MAX_TEXT:
             return _decoded(head)
         cut = head.rfind(b"\n", 0, MAX_TEXT // 2) + 1 or MAX_TEXT // 2
@@ -84,6 +87,17 @@ def read_stream(packed: BufferedReader, where: Path | str) -> str:
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         hint = "Copy it again, or unpack what is there."
         raise InputError("is packed and not whole", where=where, hint=hint) from error
+
+
+def _be_text(begins: str, where: Path | str) -> None:
+    """Refuse what is no text: nothing would be found in it, and that is no good news.
+
+    Raises:
+        InputError: a tenth of it are no characters.
+    """
+    strange = sum(char == "\ufffd" or (char < " " and char not in "\b\t\n\f\r\x1b") for char in begins)
+    if strange * 10 > len(begins):
+        raise InputError("is no text", where=where, hint="Give a log as the engine or its container wrote it.")
 
 
 def _unpacked(file: BufferedReader, where: Path | str) -> BinaryIO:
@@ -146,7 +160,8 @@ def _windows(block: bytes) -> list[tuple[int, int]]:
 def _decoded(read: bytes) -> str:
     if read.startswith((b"\xff\xfe", b"\xfe\xff")):
         return read.decode("utf-16", errors="replace")
-    return read.decode("utf-8-sig" if read.startswith(b"\xef\xbb\xbf") else "utf-8", errors="replace")
+    text = read.decode("utf-8-sig" if read.startswith(b"\xef\xbb\xbf") else "utf-8", errors="replace")
+    return text.replace("\0", "")  # a log that was rotated while it was written begins with them
 
 
 def logs_in(folder: Path) -> list[Path]:
