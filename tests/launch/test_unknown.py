@@ -1,11 +1,16 @@
 """An error that nobody knows: which line it is, in which part of the engine it lies, and what its class says."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+from k3stack import cli
+from k3stack.engines.releases import engines, latest, release
 from k3stack.launch.doctor import log_findings
 from k3stack.launch.findings import Status
 from k3stack.launch.recognise import recognise
-from k3stack.launch.unknown import kind_of, part_of
+from k3stack.launch.unknown import _COMPILED, kind_of, part_of
 
 WORKER = "(Worker_TP1 pid=1279) ERROR 06-19 21:51:00 [multiproc_executor.py:839] "
 CORE = "(EngineCore_DP6 pid=16998) "
@@ -123,3 +128,15 @@ def test_an_error_of_a_request_is_told_and_is_no_failure() -> None:
 def test_what_a_client_did_is_no_error_of_a_request(line: str) -> None:
     found = recognise(f"(APIServer pid=4) INFO:     Application startup complete.\n{line}\n")
     assert not found.failed and found.of_a_request is None
+
+
+def test_what_is_advised_exists() -> None:
+    """Every flag is one that the newest release of an engine takes; every verb of ours is there."""
+    newest = [release(engine, latest(engine)) for engine in engines()]
+    for _, part in _COMPILED:
+        for flag in re.findall(r"--[a-z][\w-]+", part.advice):
+            assert any(one.flag(flag) for one in newest), (flag, part.name)
+        for variable in re.findall(r"\b(?:VLLM|SGLANG)_\w+", part.advice):
+            assert any(variable in one.variables for one in newest), (variable, part.name)
+        for verb in re.findall(r"`k3 (\w+)`", part.advice):
+            assert (Path(cli.__file__).parent / f"{verb}.py").is_file(), verb

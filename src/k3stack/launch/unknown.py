@@ -171,7 +171,7 @@ _PARTS = (
     (
         r"(?:vllm|srt)/entrypoints/|fastapi/|starlette/|uvicorn/",
         "the handling of a request",
-        "Send the same request alone (`k3 verify`): the server goes on after such an error.",
+        "Send the same request alone (`k3 check` sends such): the server goes on after such an error.",
     ),
     (
         r"(?:vllm|srt|model_executor)/models/\w",
