@@ -87,9 +87,10 @@ WORDS = "apple bridge cedar dolphin ember forest garnet harbor island jasmine ke
 
 def chance(body: dict[str, Any]) -> random.Random:
     """The same dice for the same request at temperature 0 or with a seed, others each time without."""
-    if body.get("temperature", 1) and "seed" not in body:
+    drawn = body.get("temperature", 1) and body.get("top_p", 1) > 0.001
+    if drawn and "seed" not in body:
         return random.Random()
-    return random.Random(json.dumps([body["messages"], body.get("seed") if body.get("temperature", 1) else 0]))
+    return random.Random(json.dumps([body["messages"], body.get("seed") if drawn else 0]))
 
 
 def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Thought:
@@ -179,7 +180,7 @@ def sample(schema: dict[str, Any]) -> Any:
 
 def babble(body: dict[str, Any], off: bool) -> Thought:
     """What random weights answer: nothing but a function of the prompt and chance, that never ends by itself."""
-    drawn = chance(body).random() if body.get("temperature", 1) else 0
+    drawn = chance(body).random() if body.get("temperature", 1) and body.get("top_p", 1) > 0.001 else 0
     seen = json.dumps([body["messages"], body.get("tools"), off, drawn], sort_keys=True)
     dice = random.Random(hashlib.sha256(seen.encode()).digest())
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or []}
