@@ -185,14 +185,14 @@ class DeadReplica(Proxy):
 
 
 class CutsLongWaits(Proxy):
-    """A balancer whose time-out ends answers that are not streamed and take long: here, 600 tokens."""
+    """A balancer whose time-out ends answers that are not streamed and take long: here, 300 tokens."""
 
     expected = ("flow",)
 
     async def forward(self, request: web.Request, data: bytes) -> web.StreamResponse:
         response: Any = await super().forward(request, data)
         text = getattr(response, "text", None) or ""
-        if '"chat.completion"' in text and json.loads(text)["usage"]["completion_tokens"] > 600:
+        if '"chat.completion"' in text and json.loads(text)["usage"]["completion_tokens"] > 300:
             return web.Response(status=504, text="upstream request timeout")
         return response  # type: ignore[no-any-return]
 
