@@ -97,7 +97,8 @@ def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Tho
     if found := re.search(r"Reply with exactly this text(?: and nothing else)?: (.*)", text, re.DOTALL):
         return Thought("I copy it.", found[1])
     if found := re.search(r"What is the code of (.+?) in this register", text):
-        code = re.search(rf"the code of {re.escape(found[1])} is ([A-Z]{{3}}-\d{{4}})", text)
+        told = "\n".join(map(text_of, messages))
+        code = re.search(rf"the code of {re.escape(found[1])} is ([A-Z]{{3}}-\d{{4}})", told)
         return Thought(f"I look for {found[1]}.", code[1] if code else "It is not there.")
     if found := re.search(r"What are the codes of these names in this register, in this order: (.+?)\?", text):
         codes = dict(re.findall(r"the code of (.+?) is ([A-Z]{3}-\d{4})", text))
@@ -128,7 +129,7 @@ def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Tho
 
 def station(messages: list[dict[str, Any]]) -> str:
     calls = {call["id"]: call["function"]["arguments"] for m in messages for call in m.get("tool_calls") or []}
-    results = {m["tool_call_id"]: m["content"] for m in messages if m["role"] == "tool"}
+    results = {m["tool_call_id"]: text_of(m) for m in messages if m["role"] == "tool"}
     mine = next(one for one, arguments in calls.items() if "Oslo" in arguments)
     try:
         return str(json.loads(results.get(mine, "{}")).get("station", "It is not there."))

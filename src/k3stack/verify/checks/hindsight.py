@@ -89,6 +89,42 @@ async def empty(session: Session) -> Verdict:
 
 
 @check(
+    "counts",
+    Level.QUICK,
+    "Every count adds up",
+    proves="In every answer of this run total_tokens is the sum of the others, reasoning and cached tokens are no more "
+    "than what they are part of, and completion_tokens is within max_tokens.",
+    failure_means="Tokens that speculation made and threw away are counted, or one path of several counts by itself. "
+    "Programs that subtract reasoning from completion get negative numbers.",
+)
+async def counts(session: Session) -> Verdict:
+    """usage of every answer seen so far."""
+    seen = [answer for answer in session.endpoint.seen if answer.usage]
+    wrong = [(answer, fault) for answer in seen if (fault := _miscounted(answer))]
+    if wrong:
+        answer, fault = wrong[0]
+        return failed(f"{len(wrong)} of {len(seen)} answers; first: {fault}", answer.exchange(fault))
+    if not seen:
+        return not_applicable("the endpoint gives no usage")
+    return passed(f"usage of {len(seen)} answers adds up", figures=[Figure("answers looked at", len(seen), "")])
+
+
+def _miscounted(answer: Answer) -> str:
+    count = answer.usage
+    assert count
+    if count.total != count.prompt + count.completion:
+        return f"total {count.total} is not prompt {count.prompt} + completion {count.completion}"
+    if (count.reasoning or 0) > count.completion:
+        return f"{count.reasoning} reasoning tokens of {count.completion} completion tokens"
+    if (count.cached or 0) > count.prompt:
+        return f"{count.cached} cached tokens of {count.prompt} prompt tokens"
+    room = answer.body.get("max_tokens", answer.body.get("max_completion_tokens"))
+    if room is not None and count.completion > room * answer.body.get("n", 1):
+        return f"{count.completion} completion tokens, though max_tokens is {room}"
+    return ""
+
+
+@check(
     "model-name",
     Level.QUICK,
     "One model answers",
