@@ -74,7 +74,8 @@ def think(body: dict[str, Any]) -> Thought:
         if body.get("parallel_tool_calls") is False:
             calls = calls[:1]
         if calls:
-            return Thought("The user wants a tool.", "", calls)
+            spoken = re.search(r"First say exactly (\S+) as your answer", text)
+            return Thought("The user wants a tool.", spoken[1] if spoken else "", calls)
     if form := body.get("response_format"):
         return Thought("JSON is wanted.", structured(text, form))
     if "twelve random" in text:

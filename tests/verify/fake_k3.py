@@ -295,7 +295,7 @@ def choice(index: int, pieces: Pieces, finish: str, body: dict[str, Any], ids: I
         message["reasoning_content"] = texts["reasoning_content"]
     calls = [made_call(kind, "".join(tokens), ids) for kind, tokens in pieces if kind.startswith("call ")]
     if calls:
-        message |= {"content": None, "tool_calls": calls}
+        message |= {"content": texts.get("content") or None, "tool_calls": calls}
     one: dict[str, Any] = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
     if body.get("logprobs"):
         one["logprobs"] = chances([token for kind, tokens in pieces for token in tokens if "call" not in kind])

@@ -21,6 +21,7 @@ SAMPLE = (
     "MixesSharedPrefixes", "CachesSampled", "IgnoresTemperature", "LeaksThinkTags", "GrammarSpoilsNeighbours",
     "IgnoresTopP", "ReasoningBeyondCompletion", "CutReasoningAsContent", "CutCallSaysDone", "DropsNulls",
     "DropsDeveloper", "StopTailLeaks", "LosesResultParts", "CountsOneChoice", "DropsDefinitions", "ForgetsExtension",
+    "CutsDottedNames", "LosesTextBeforeCalls", "SometimesNoFinish", "SometimesThinksAloud", "EightKilobytes",
 )  # fmt: skip
 
 

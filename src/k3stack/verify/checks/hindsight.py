@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from k3stack.verify.answer import Answer
+from k3stack.verify.checks.basic import form_fault
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
@@ -86,6 +87,24 @@ async def empty(session: Session) -> Verdict:
     if nothing:
         return failed(f"{len(nothing)} of {len(seen)} complete answers are empty", nothing[0].exchange())
     return passed(f"none of {len(seen)} complete answers is empty")
+
+
+@check(
+    "forms",
+    Level.QUICK,
+    "Every answer is well formed",
+    proves="Every answer of this run, streamed or not, has the form of OpenAI's API and one reason why it ended.",
+    failure_means="One replica or path of several that breaks streams, loses the last event, or answers errors with "
+    "HTTP 200: once in ten requests is enough to break an agent.",
+)
+async def forms(session: Session) -> Verdict:
+    """Every answer seen so far."""
+    seen = session.endpoint.seen
+    wrong = [(answer, fault) for answer in seen if (fault := form_fault(answer))]
+    if wrong:
+        answer, fault = wrong[0]
+        return failed(f"{len(wrong)} of {len(seen)} answers; first: {fault}", answer.exchange(fault))
+    return passed(f"{len(seen)} answers of the right form")
 
 
 @check(
@@ -192,6 +211,34 @@ async def reasoning_twice(session: Session) -> Verdict:
     if not judged:
         return not_applicable("no answer has content")
     return passed(f"{judged} answers stand in their content alone")
+
+
+_CODE_ONLY = "Answer with the code only."
+_SHORT = 24  # characters; a code has eight
+
+
+@check(
+    "reasoning-aloud",
+    Level.QUICK,
+    "No reasoning in the content",
+    proves="Answers that are to be a code and nothing else have no reasoning in their content, not even now and then.",
+    failure_means="A parser that does not see the beginning of thinking in some answers, or a model that skips its "
+    "channel: users then read thoughts, and the next turn lacks its reasoning.",
+)
+async def reasoning_aloud(session: Session) -> Verdict:
+    """Every answer seen so far that was to be a code: if most are short and reasoned, a long one without is odd."""
+    if session.untrained:
+        return not_applicable("random weights answer no question")
+    asked = [one for one in session.endpoint.seen if str(one.body["messages"][-1].get("content")).endswith(_CODE_ONLY)]
+    asked = [one for one in asked if one.content and not _quiet(session, one)]
+    proper = [one for one in asked if one.reasoning and len(one.content) <= _SHORT]
+    aloud = [one for one in asked if not one.reasoning and len(one.content) > _SHORT]
+    if len(proper) < _ENOUGH or len(proper) < 0.75 * len(asked):
+        return not_applicable(f"{len(proper)} of {len(asked)} such answers are a code with reasoning of its own")
+    if aloud:
+        what = f"{len(aloud)} of {len(asked)} answers that were to be a code alone think in their content"
+        return warned(what, aloud[0].exchange())
+    return passed(f"none of {len(asked)} answers that were to be a code thinks in its content")
 
 
 @check(

@@ -8,10 +8,10 @@ from typing import Any
 from k3stack.verify.answer import Answer, shorten
 from k3stack.verify.endpoint import Refused
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
-from k3stack.verify.report import Figure, Level
+from k3stack.verify.report import Figure, Level, Status
 from k3stack.verify.session import Session
 from k3stack.verify.strict import call_fault, strict_json
-from k3stack.verify.texts import copy_text
+from k3stack.verify.texts import copy_text, plain_words
 from k3stack.verify.toolbox import BOOK, NOTE, PROFILE, SWITCH, TOOLS, WEATHER, order
 
 _UNTRAINED = "random weights do not choose to call a tool"
@@ -145,14 +145,25 @@ async def tool_unicode(session: Session) -> Verdict:
     "tool-long",
     Level.FULL,
     "Long arguments",
-    proves="An argument of about a thousand tokens arrives whole, streamed and not.",
-    failure_means="max_tokens cuts in silence, or a parser whose cost grows with the square of the length.",
+    proves="An argument of about a thousand tokens arrives whole, streamed and not, and one of 9,000 characters ends.",
+    failure_means="max_tokens cuts in silence, a parser whose cost grows with the square of the length, or one whose "
+    "buffer ends at 8 kB.",
     limit_s=600,
 )
 async def tool_long(session: Session) -> Verdict:
-    """A note of 300 words, each of which counts."""
+    """A note of 300 words, each of which counts; then a streamed one of 9,000 characters, which must only end."""
     text = copy_text(session.dice, 300)
-    return await _ordered(session, [("save_note", {"title": "long", "text": text})], tokens=3_000)
+    verdict = await _ordered(session, [("save_note", {"title": "long", "text": text})], tokens=3_000)
+    if session.untrained or verdict.status is not Status.PASS:
+        return verdict
+    text = plain_words(session.dice, 1_300)
+    body = session.body(order([("save_note", {"title": "longer", "text": text})]), tokens=5_000, tools=[NOTE])
+    answer = await session.endpoint.stream(body)
+    size = sum(len(call.arguments) for call in answer.calls)
+    # Whether each of so many words is right is the model's matter: here only the end must be there.
+    if fault := _fault(answer, [NOTE]):
+        return failed(f"stream of {size:,} characters of arguments: {fault}", answer.exchange())
+    return verdict
 
 
 @check(

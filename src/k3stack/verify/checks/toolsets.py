@@ -96,6 +96,71 @@ async def tool_many(session: Session) -> Verdict:
     return passed(f"the last of {many} tools is called, and then the first", answer.exchange())
 
 
+@check(
+    "tool-names",
+    Level.FULL,
+    "Names of tools",
+    proves="Names with dashes, underscores, digits and dots, as tool servers give them, come back as declared.",
+    failure_means="A parser whose pattern for names is too narrow: it misses such calls, or cuts names at their last "
+    "dot.",
+)
+async def tool_names(session: Session) -> Verdict:
+    """A call of each of two tools in one turn, both ways; dots may be refused, since OpenAI's own API refuses them."""
+    if session.untrained:
+        return not_applicable(_UNTRAINED)
+    names = ["mcp__notes-v2__read-all", "notes.v2.read"]
+    code = session.code()
+    for send, way in ((session.endpoint.chat, "whole answer"), (session.endpoint.stream, "stream")):
+        try:
+            answer = await send(_naming(session, names, code))
+        except Refused as error:
+            if error.status >= 500 or len(names) == 1:
+                raise
+            names = names[:1]
+            answer = await send(_naming(session, names, code))
+        called = [call.name for call in answer.calls]
+        if called != names:
+            return failed(f"{way}: asked to call {', '.join(names)}, it calls {called}", answer.exchange())
+    if len(names) == 1:
+        return warned(f"{names[0]} is called; a name with dots is refused, as by OpenAI's own API", answer.exchange())
+    return passed(f"{' and '.join(names)} are called both ways", answer.exchange())
+
+
+def _naming(session: Session, names: list[str], code: str) -> dict[str, Any]:
+    tools = [tool(name, "Read a note", {"code": {"type": "string"}}, ["code"]) for name in names]
+    return session.body(order([(name, {"code": code}) for name in names]), tokens=192, tools=tools)
+
+
+@check(
+    "tool-spoken",
+    Level.FULL,
+    "Text beside a call",
+    proves="What the model says before a call arrives in the content, streamed and not.",
+    failure_means="A parser that drops the text around calls in one of its two ways: users do not see what an agent "
+    "says between its steps, and the next turn lacks it.",
+)
+async def tool_spoken(session: Session) -> Verdict:
+    """A code to say, then a call, both ways; what only one way lacks is asked for once more."""
+    if session.untrained:
+        return not_applicable(_UNTRAINED)
+    for _ in range(2):
+        code = session.code()
+        prompt = (
+            f"First say exactly {code} as your answer, then, in the same turn, call a tool for the weather in Lima."
+        )
+        body = session.body(prompt, tokens=128, tools=[WEATHER])
+        whole, streamed = await session.endpoint.chat(body), await session.endpoint.stream(body)
+        if not whole.calls or not streamed.calls:
+            return not_applicable("no call to look at; tool-single says more", streamed.exchange())
+        said = [code in answer.content for answer in (whole, streamed)]
+        if all(said):
+            return passed(f"{code} is said beside a call, both ways", streamed.exchange())
+        if not any(said):
+            return not_applicable("the model says nothing beside its call", whole.exchange())
+    way = "whole answers" if said[1] else "streams"
+    return failed(f"text beside a call is missing in {way} alone", streamed.exchange(), whole.exchange("not streamed"))
+
+
 _PROSE = "the lighthouse keeper counts the ships that pass before the fog comes in " * 4
 
 
