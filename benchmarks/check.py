@@ -8,7 +8,7 @@ full level, without the checks that wait (slow-clients, isolation, speed) where 
 prompts of at most 8,192 tokens where it is not one of recall. A fault counts as found when every check that is meant
 for it fails, or warns where its entry says that a warning is right.
 
-Needs about 2 CPU seconds a fault, so three to four minutes on two free cores, and more where others use them: four
+Needs about 2 CPU seconds a fault, so six to eight minutes on two free cores, and more where others use them: four
 processes share the faults, each with an endpoint of its own.
 """
 
