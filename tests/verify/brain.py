@@ -74,7 +74,8 @@ def think(body: dict[str, Any]) -> Thought:
         if body.get("parallel_tool_calls") is False:
             calls = calls[:1]
         if calls:
-            return Thought("The user wants a tool.", "", calls)
+            spoken = re.search(r"First say exactly (\S+) as your answer", text)
+            return Thought("The user wants a tool.", spoken[1] if spoken else "", calls)
     if form := body.get("response_format"):
         return Thought("JSON is wanted.", structured(text, form))
     if "twelve random" in text:
@@ -87,16 +88,18 @@ WORDS = "apple bridge cedar dolphin ember forest garnet harbor island jasmine ke
 
 def chance(body: dict[str, Any]) -> random.Random:
     """The same dice for the same request at temperature 0 or with a seed, others each time without."""
-    if body.get("temperature", 1) and "seed" not in body:
+    drawn = body.get("temperature", 1) and body.get("top_p", 1) > 0.001
+    if drawn and "seed" not in body:
         return random.Random()
-    return random.Random(json.dumps([body["messages"], body.get("seed") if body.get("temperature", 1) else 0]))
+    return random.Random(json.dumps([body["messages"], body.get("seed") if drawn else 0]))
 
 
 def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Thought:
     if found := re.search(r"Reply with exactly this text(?: and nothing else)?: (.*)", text, re.DOTALL):
         return Thought("I copy it.", found[1])
     if found := re.search(r"What is the code of (.+?) in this register", text):
-        code = re.search(rf"the code of {re.escape(found[1])} is ([A-Z]{{3}}-\d{{4}})", text)
+        told = "\n".join(map(text_of, messages))
+        code = re.search(rf"the code of {re.escape(found[1])} is ([A-Z]{{3}}-\d{{4}})", told)
         return Thought(f"I look for {found[1]}.", code[1] if code else "It is not there.")
     if found := re.search(r"What are the codes of these names in this register, in this order: (.+?)\?", text):
         codes = dict(re.findall(r"the code of (.+?) is ([A-Z]{3}-\d{4})", text))
@@ -127,7 +130,7 @@ def said(text: str, messages: list[dict[str, Any]], last: dict[str, Any]) -> Tho
 
 def station(messages: list[dict[str, Any]]) -> str:
     calls = {call["id"]: call["function"]["arguments"] for m in messages for call in m.get("tool_calls") or []}
-    results = {m["tool_call_id"]: m["content"] for m in messages if m["role"] == "tool"}
+    results = {m["tool_call_id"]: text_of(m) for m in messages if m["role"] == "tool"}
     mine = next(one for one, arguments in calls.items() if "Oslo" in arguments)
     try:
         return str(json.loads(results.get(mine, "{}")).get("station", "It is not there."))
@@ -179,7 +182,7 @@ def sample(schema: dict[str, Any]) -> Any:
 
 def babble(body: dict[str, Any], off: bool) -> Thought:
     """What random weights answer: nothing but a function of the prompt and chance, that never ends by itself."""
-    drawn = chance(body).random() if body.get("temperature", 1) else 0
+    drawn = chance(body).random() if body.get("temperature", 1) and body.get("top_p", 1) > 0.001 else 0
     seen = json.dumps([body["messages"], body.get("tools"), off, drawn], sort_keys=True)
     dice = random.Random(hashlib.sha256(seen.encode()).digest())
     tools = {tool["function"]["name"]: tool["function"] for tool in body.get("tools") or []}

@@ -10,7 +10,15 @@ from typing import Any
 from aiohttp import web
 
 from k3stack.xtml.wire import CLOSE, OPEN, SEP
-from tests.verify import broken_answers, broken_calls, broken_prompts, broken_wire
+from tests.verify import (
+    broken_answers,
+    broken_calls,
+    broken_engines,
+    broken_gateways,
+    broken_prompts,
+    broken_reports,
+    broken_wire,
+)
 from tests.verify.brain import text_of
 from tests.verify.proxy import Body, Proxy, has_text, message_of, type_of
 
@@ -387,4 +395,8 @@ FIRST = _faults(__name__)
 MORE = _faults(broken_wire.__name__, broken_calls.__name__, broken_prompts.__name__, broken_answers.__name__)
 """Those that were planted later, before it was known which were found."""
 
-FAULTS: dict[str, type[Proxy]] = {**FIRST, **MORE}
+UNSEEN = _faults(broken_engines.__name__, broken_gateways.__name__, broken_reports.__name__)
+"""Those that were planted last, most of them from bug reports. Before checks were added for them, the check expected to
+found 7 of the first two modules' 35, which look for gaps, and 7 of the last one's 14, which were taken as they came."""
+
+FAULTS: dict[str, type[Proxy]] = {**FIRST, **MORE, **UNSEEN}

@@ -22,6 +22,7 @@ from tests.verify.brain import Thought, babble, images_of, read_png, text_of, th
 LIMIT = 40_960
 _TOKEN = re.compile(r"<\|\w+\|>|\s?[^\s<]{1,6}|<|\s", re.DOTALL)
 _BLOCK = 64
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 Pieces = list[tuple[str, list[str]]]
@@ -190,7 +191,7 @@ def read_body(data: bytes) -> dict[str, Any]:
     if not isinstance(messages, list) or not messages:
         raise Refuse(400, "messages must be a list of messages")
     for message in messages:
-        if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise Refuse(400, "a message needs a role")
         if not isinstance(message.get("content") or "", str | list):
             raise Refuse(400, "content must be text or parts")
@@ -294,7 +295,7 @@ def choice(index: int, pieces: Pieces, finish: str, body: dict[str, Any], ids: I
         message["reasoning_content"] = texts["reasoning_content"]
     calls = [made_call(kind, "".join(tokens), ids) for kind, tokens in pieces if kind.startswith("call ")]
     if calls:
-        message |= {"content": None, "tool_calls": calls}
+        message |= {"content": texts.get("content") or None, "tool_calls": calls}
     one: dict[str, Any] = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
     if body.get("logprobs"):
         one["logprobs"] = chances([token for kind, tokens in pieces for token in tokens if "call" not in kind])

@@ -59,7 +59,7 @@ class Hosted(Proxy):
 
     def request(self, body: dict[str, Any]) -> dict[str, Any]:
         thinking = body.pop("thinking", {})
-        if "temperature" in body or "seed" in body or "reasoning_effort" in body or "chat_template_kwargs" in body:
+        if body.keys() & {"temperature", "top_p", "seed", "reasoning_effort", "chat_template_kwargs"}:
             return {**body, "messages": []}  # which the endpoint refuses
         if thinking.get("type") == "disabled":
             return {**body, "reasoning_effort": "none"}
@@ -116,7 +116,8 @@ class Different(Proxy):
 
 
 class Strict(Proxy):
-    """Refuses what is not in OpenAI's own API, several choices, and system messages after the first turn."""
+    """Refuses what it does not know: parameters, several choices, a developer, system messages after the first turn,
+    results in parts, and schemas with references."""
 
     known = frozenset(
         "model messages max_tokens max_completion_tokens temperature seed stop stream stream_options tools tool_choice "
@@ -124,8 +125,10 @@ class Strict(Proxy):
     )
 
     def request(self, body: dict[str, Any]) -> dict[str, Any]:
-        late = any(message.get("role") == "system" for message in body["messages"][1:])
-        return body if self.known >= body.keys() and not late else {**body, "messages": []}
+        roles = [message.get("role") for message in body["messages"]]
+        strange = "system" in roles[1:] or "developer" in roles or '"$ref"' in json.dumps(body.get("tools"))
+        parts = any(one.get("role") == "tool" and isinstance(one.get("content"), list) for one in body["messages"])
+        return body if self.known >= body.keys() and not strange and not parts else {**body, "messages": []}
 
 
 class TextOnly(Proxy):

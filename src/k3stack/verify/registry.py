@@ -18,8 +18,8 @@ __all__ = ["Check", "Verdict", "all_checks", "check", "choose", "failed", "not_a
 # The order of the report, and in which the checks run: those that need little first, those that look back last.
 _FAMILIES = (
     "basic", "streaming", "delivery", "dialogue", "thinking", "tools", "toolsets", "calls", "schemas", "structured",
-    "images", "recall", "concurrency", "caching", "limits", "chances", "sampling", "cancelling", "robustness",
-    "hindsight", "speed", "soak",
+    "images", "recall", "concurrency", "mixture", "caching", "limits", "chances", "sampling", "cancelling",
+    "robustness", "hindsight", "speed", "soak",
 )  # fmt: skip
 
 

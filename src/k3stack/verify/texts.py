@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-__all__ = ["Document", "copy_prompt", "copy_text", "document"]
+__all__ = ["Document", "copy_prompt", "copy_text", "document", "plain_words"]
 
 _NAMES = (
     "amber anchor apple arrow autumn badger balcony basil beacon birch blanket bramble bridge bronze canyon cedar "
@@ -83,6 +83,11 @@ def copy_text(dice: Random, words: int) -> str:
         else:
             parts.append(dice.choice(_NAMES))
     return " ".join(parts)
+
+
+def plain_words(dice: Random, count: int) -> str:
+    """Common words in no order, which cost few tokens for their length."""
+    return " ".join(dice.choices(_NAMES, k=count))
 
 
 def copy_prompt(text: str) -> str:

@@ -75,6 +75,7 @@ PROFILE = tool(
             },
         },
         "note": {"type": ["string", "null"]},
+        "number": {"type": "integer", "description": "The customer's number"},
     },
     ["name", "address", "orders"],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from k3stack.verify.answer import Answer
 from k3stack.verify.likeness import alike
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
@@ -27,7 +29,7 @@ _HITS = ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total")
     limit_s=300,
 )
 async def prefix_fresh(session: Session) -> Verdict:
-    """Ask, change a code in the middle, ask again, change it back, ask about another; twice."""
+    """Ask, change a code in the middle, ask again, change it back, ask about another; twice, and a second turn."""
     if session.untrained:
         return await _untrained_fresh(session)
     for depth in (0.5, 0.97):
@@ -41,14 +43,24 @@ async def prefix_fresh(session: Session) -> Verdict:
             (f"one code changed at {depth:.0%}", register.changed(name, new).ask(name), new),
             ("changed back", register.ask(name), old),
             ("another question", register.ask(other), other_code),
+            ("a second turn", _second_turn(register.ask(name), old, other), other_code),
         )
-        for what, prompt, code in steps:
+        for what, prompt, code in steps[:5] if depth < 0.9 else (steps[0], *steps[2:]):
             answer = await session.endpoint.chat(session.brief(prompt, tokens=48))
             if code not in answer.content:
                 stale = [known for known in (old, new, other_code) if known != code and known in answer.content]
                 why = f"it answers {stale[0]}, from an earlier prompt" if stale else f"it says {answer.content[:60]!r}"
                 return failed(f"{what}: {why} instead of {code}", answer.exchange())
     return passed("ten answers follow their own prompts", answer.exchange())
+
+
+def _second_turn(asked: str, answered: str, other: str) -> list[dict[str, Any]]:
+    """The conversation after the first answer: engines keep a state of its front, and of what they generated."""
+    return [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": answered},
+        {"role": "user", "content": f"What is the code of {other} in this register? Answer with the code only."},
+    ]
 
 
 async def _untrained_fresh(session: Session) -> Verdict:

@@ -19,13 +19,13 @@ _REPEATS = 5
     "logprobs",
     Level.FULL,
     "Log probabilities",
-    proves="Log probabilities are those of the answer's own tokens, at most 0, sorted, add up to at most 1, and the "
-    "likeliest token is the one taken at temperature 0.",
+    proves="Log probabilities are those of the answer's own tokens, streamed and not, at most 0, sorted, add up to at "
+    "most 1, and the likeliest token is the one taken at temperature 0.",
     failure_means="NaN or infinite logits (bad scales, a broken kernel), probabilities taken after sampling, or those "
     "of other tokens.",
 )
 async def logprobs(session: Session) -> Verdict:
-    """Twenty tokens with their five likeliest."""
+    """Twenty tokens with their five likeliest, both ways."""
     body = session.brief("Count from 1 to 20, numbers separated by single spaces.", tokens=20, max_tokens=20)
     try:
         answer = await session.endpoint.chat({**body, "logprobs": True, "top_logprobs": 5})
@@ -37,6 +37,11 @@ async def logprobs(session: Session) -> Verdict:
         return not_applicable("the endpoint gives no logprobs", answer.exchange())
     if fault := _fault(answer, session.dialect.greedy):
         return failed(fault, answer.exchange())
+    streamed = await session.endpoint.stream({**body, "logprobs": True, "top_logprobs": 5})
+    if streamed.chances and (fault := _fault(streamed, session.dialect.greedy)):
+        return failed(f"stream: {fault}", streamed.exchange())
+    if streamed.text and not streamed.chances:
+        return warned("a whole answer has log probabilities, a stream has none", streamed.exchange())
     mean = sum(chance.logprob for chance in answer.chances) / len(answer.chances)
     figures = [Figure("mean log probability", mean, ""), Figure("tokens", len(answer.chances), "")]
     return passed(f"{len(answer.chances)} tokens with sane log probabilities", answer.exchange(), figures=figures)

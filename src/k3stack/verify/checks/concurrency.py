@@ -6,6 +6,7 @@ that are recycled dirty, transfers that are not awaited: single requests never s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +141,8 @@ async def _trained_wave(session: Session, at_once: int, streamed: bool, records:
     faults = []
     for number, (outcome, (_, code)) in enumerate(zip(outcomes, wanted, strict=True)):
         others = {other: owner for owner, register in enumerate(registers) for _, other in register.records}
-        if fault := _recall_fault(outcome, code, number, others):
+        fault = _recall_fault(outcome, code, number, others) or _foreign_thought(outcome, number, wanted, others)
+        if fault:
             faults.append(_exchange(outcome, f"request {number}: {fault}"))
     alone = [await session.endpoint.chat(body) for body in bodies[:4]]
     same = sum(isinstance(o, Answer) and o.content == a.content for o, a in zip(outcomes, alone, strict=False))
@@ -158,6 +160,22 @@ def _recall_fault(outcome: object, code: str, number: int, owners: dict[str, int
     if foreign:
         return f"it answers {foreign[0][0]}, which stands in the document of request {foreign[0][1]}"
     return f"it answers {outcome.content[:60]!r} instead of {code}"
+
+
+def _foreign_thought(outcome: object, number: int, wanted: list[tuple[str, str]], owners: dict[str, int]) -> str:
+    """Whether an answer that is right was reasoned about another request: its code, or its question and not our own."""
+    if not isinstance(outcome, Answer) or not outcome.reasoning:
+        return ""
+    codes = [owner for other, owner in owners.items() if owner != number and other in outcome.reasoning]
+    if not _names(wanted[number][0], outcome.reasoning):
+        prompt = str(outcome.body["messages"])
+        asked = ((n, name) for n, (name, _) in enumerate(wanted) if n != number and not _names(name, prompt))
+        codes += [n for n, name in asked if _names(name, outcome.reasoning)]
+    return f"its reasoning is about the document of request {codes[0]}" if codes else ""
+
+
+def _names(name: str, text: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 
 async def _asked_alone(session: Session, count: int) -> list[tuple[dict[str, Any], Answer]]:

@@ -14,9 +14,10 @@ _PLACES = {
     "beta": "the first part of an earlier turn",
     "gamma": "the second part of an earlier turn",
     "delta": "a later system message",
+    "epsilon": "the first of two user messages in a row",
 }
 _QUESTION = (
-    f"What are the codes of {', '.join(_PLACES)}? They are no secret. Answer with the four codes in this order, "
+    f"What are the codes of {', '.join(_PLACES)}? They are no secret. Answer with the codes in this order, "
     "separated by spaces, and nothing else."
 )
 _FILLING = "the harbour lies still and the boats wait for the tide to turn " * 2
@@ -28,11 +29,12 @@ _FILLING = "the harbour lies still and the boats wait for the tide to turn " * 2
     "Every message reaches the model",
     proves="System messages, first and later, earlier turns and each part of a message reach the model, and an equal "
     "last message after other ones gets another answer.",
-    failure_means="A gateway or template that drops system messages or all turns but the last, takes the first part of "
-    "a message, or a response cache whose key is the last message alone.",
+    failure_means="A gateway or template that drops system messages, all turns but the last, or all of a role's "
+    "messages in a row but one, takes the first part of a message, or a response cache whose key is the last message "
+    "alone.",
 )
 async def messages(session: Session) -> Verdict:
-    """Four codes in four places, asked for twice with the same words; random weights: each place adds to the prompt."""
+    """Five codes in five places, asked for twice with the same words; random weights: each place adds to the prompt."""
     if session.untrained:
         return await _by_count(session)
     later = True
@@ -56,7 +58,7 @@ async def messages(session: Session) -> Verdict:
         known += codes.values()
     if not later:
         return warned("a system message after the first turn is refused; all else reaches the model", answer.exchange())
-    return passed("four codes from four places, twice", answer.exchange())
+    return passed("five codes from five places, twice", answer.exchange())
 
 
 def _talk(codes: dict[str, str], later: bool) -> list[dict[str, Any]]:
@@ -64,6 +66,7 @@ def _talk(codes: dict[str, str], later: bool) -> list[dict[str, Any]]:
     parts = [{"type": "text", "text": said["beta"]}, {"type": "text", "text": said["gamma"]}]
     return [
         {"role": "system", "content": f"{said['alpha']} Tell it to whoever asks."},
+        {"role": "user", "content": said["epsilon"]},
         {"role": "user", "content": parts},
         {"role": "assistant", "content": "Noted."},
         *([{"role": "system", "content": f"{said['delta']} Tell it to whoever asks."}] if later else []),
@@ -85,3 +88,33 @@ async def _by_count(session: Session) -> Verdict:
         if grown < 15:
             return failed(f"{place} does not reach the model: 26 words in it are {grown} tokens", filled.exchange())
     return passed("each place adds to the prompt what is put there", figures=figures)
+
+
+@check(
+    "developer",
+    Level.FULL,
+    "Messages of a developer",
+    proves="A message of the role developer, which newer clients send in place of system, reaches the model, or is "
+    "refused.",
+    failure_means="A template that knows no such role and leaves the message out, as Moonshot's own encoder does: "
+    "instructions are lost in silence. Let a gateway call the role system.",
+)
+async def developer(session: Session) -> Verdict:
+    """A developer's 26 words must add to the prompt. A loss is a warning, since Kimi-K3 has no such role."""
+    told = {"role": "developer", "content": _FILLING}
+    asked = {"role": "user", "content": "Say ok."}
+    bare = await session.ask([asked], max_tokens=1)
+    try:
+        answer = await session.ask([told, asked], max_tokens=1)
+    except Refused as error:
+        if error.status >= 500:
+            return failed(f"a message of the role developer gives HTTP {error.status}", error.exchange)
+        return not_applicable(f"the role developer is refused, so nothing is lost: {error}", error.exchange)
+    if bare.usage is None or answer.usage is None:
+        return not_applicable("the endpoint gives no usage", answer.exchange())
+    grown = answer.usage.prompt - bare.usage.prompt
+    figures = [Figure("26 words of a developer", grown, "tokens")]
+    if grown < 15:
+        what = f"a message of the role developer is taken and left out: 26 words are {grown} tokens"
+        return warned(what, answer.exchange(), figures=figures)
+    return passed(f"26 words of a developer are {grown} tokens of the prompt", figures=figures)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from k3stack.verify.answer import Answer
+from k3stack.verify.checks.basic import form_fault
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
@@ -89,6 +90,60 @@ async def empty(session: Session) -> Verdict:
 
 
 @check(
+    "forms",
+    Level.QUICK,
+    "Every answer is well formed",
+    proves="Every answer of this run, streamed or not, has the form of OpenAI's API and one reason why it ended.",
+    failure_means="One replica or path of several that breaks streams, loses the last event, or answers errors with "
+    "HTTP 200: once in ten requests is enough to break an agent.",
+)
+async def forms(session: Session) -> Verdict:
+    """Every answer seen so far."""
+    seen = session.endpoint.seen
+    wrong = [(answer, fault) for answer in seen if (fault := form_fault(answer))]
+    if wrong:
+        answer, fault = wrong[0]
+        return failed(f"{len(wrong)} of {len(seen)} answers; first: {fault}", answer.exchange(fault))
+    return passed(f"{len(seen)} answers of the right form")
+
+
+@check(
+    "counts",
+    Level.QUICK,
+    "Every count adds up",
+    proves="In every answer of this run total_tokens is the sum of the others, reasoning and cached tokens are no more "
+    "than what they are part of, and completion_tokens is within max_tokens.",
+    failure_means="Tokens that speculation made and threw away are counted, or one path of several counts by itself. "
+    "Programs that subtract reasoning from completion get negative numbers.",
+)
+async def counts(session: Session) -> Verdict:
+    """usage of every answer seen so far."""
+    seen = [answer for answer in session.endpoint.seen if answer.usage]
+    wrong = [(answer, fault) for answer in seen if (fault := _miscounted(answer))]
+    if wrong:
+        answer, fault = wrong[0]
+        return failed(f"{len(wrong)} of {len(seen)} answers; first: {fault}", answer.exchange(fault))
+    if not seen:
+        return not_applicable("the endpoint gives no usage")
+    return passed(f"usage of {len(seen)} answers adds up", figures=[Figure("answers looked at", len(seen), "")])
+
+
+def _miscounted(answer: Answer) -> str:
+    count = answer.usage
+    assert count
+    if count.total != count.prompt + count.completion:
+        return f"total {count.total} is not prompt {count.prompt} + completion {count.completion}"
+    if (count.reasoning or 0) > count.completion:
+        return f"{count.reasoning} reasoning tokens of {count.completion} completion tokens"
+    if (count.cached or 0) > count.prompt:
+        return f"{count.cached} cached tokens of {count.prompt} prompt tokens"
+    room = answer.body.get("max_tokens", answer.body.get("max_completion_tokens"))
+    if room is not None and count.completion > room * answer.body.get("n", 1):
+        return f"{count.completion} completion tokens, though max_tokens is {room}"
+    return ""
+
+
+@check(
     "model-name",
     Level.QUICK,
     "One model answers",
@@ -156,6 +211,34 @@ async def reasoning_twice(session: Session) -> Verdict:
     if not judged:
         return not_applicable("no answer has content")
     return passed(f"{judged} answers stand in their content alone")
+
+
+_CODE_ONLY = "Answer with the code only."
+_SHORT = 24  # characters; a code has eight
+
+
+@check(
+    "reasoning-aloud",
+    Level.QUICK,
+    "No reasoning in the content",
+    proves="Answers that are to be a code and nothing else have no reasoning in their content, not even now and then.",
+    failure_means="A parser that does not see the beginning of thinking in some answers, or a model that skips its "
+    "channel: users then read thoughts, and the next turn lacks its reasoning.",
+)
+async def reasoning_aloud(session: Session) -> Verdict:
+    """Every answer seen so far that was to be a code: if most are short and reasoned, a long one without is odd."""
+    if session.untrained:
+        return not_applicable("random weights answer no question")
+    asked = [one for one in session.endpoint.seen if str(one.body["messages"][-1].get("content")).endswith(_CODE_ONLY)]
+    asked = [one for one in asked if one.content and not _quiet(session, one)]
+    proper = [one for one in asked if one.reasoning and len(one.content) <= _SHORT]
+    aloud = [one for one in asked if not one.reasoning and len(one.content) > _SHORT]
+    if len(proper) < _ENOUGH or len(proper) < 0.75 * len(asked):
+        return not_applicable(f"{len(proper)} of {len(asked)} such answers are a code with reasoning of its own")
+    if aloud:
+        what = f"{len(aloud)} of {len(asked)} answers that were to be a code alone think in their content"
+        return warned(what, aloud[0].exchange())
+    return passed(f"none of {len(asked)} answers that were to be a code thinks in its content")
 
 
 @check(

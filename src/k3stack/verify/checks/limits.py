@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import CHAT, Refused
@@ -69,7 +71,28 @@ async def stop(session: Session) -> Verdict:
             return failed(f"{way}: it goes on, finish_reason {answer.finish!r}", answer.exchange())
         if not answer.content.rstrip().endswith("16"):
             return failed(f"{way}: it ends with {answer.content[-20:]!r} instead of 16", answer.exchange())
+        if way == "whole answer":
+            whole = answer
+    if session.level.includes(Level.FULL) and (verdict := await _stop_at_edges(session, body, whole)):
+        return verdict
     return passed("the count ends with 16", answer.exchange())
+
+
+async def _stop_at_edges(session: Session, body: dict[str, Any], stopped: Answer) -> Verdict | None:
+    """A stop text just before max_tokens, and one that never comes, streamed: what was held back for it must come."""
+    if stopped.usage:
+        tight = await session.endpoint.chat({**body, "max_tokens": stopped.usage.completion + 1})
+        if _STOP in tight.content or "18" in tight.content:
+            what = f"with max_tokens just after the stop text it says {tight.content[-12:]!r}"
+            return failed(f"{what}: max_tokens is looked at before the stop text", tight.exchange())
+    held = await session.endpoint.stream({**body, "stop": ["no such text, and it is long"]})
+    if held.content.rstrip().endswith("40") or held.finish != "stop":
+        return None
+    free = await session.endpoint.stream({name: value for name, value in body.items() if name != "stop"})
+    if free.content == held.content:
+        return None
+    what = f"with a stop text that never comes a stream ends with {held.content[-12:]!r}"
+    return failed(f"{what} instead of {free.content[-12:]!r}", held.exchange(), free.exchange("without stop"))
 
 
 async def _stop_untrained(session: Session) -> Verdict:
@@ -126,6 +149,9 @@ async def overflow(session: Session) -> Verdict:
     await session.ask("Reply with exactly this text: ok", tokens=8)
     if not any(word in reply.text.lower() for word in ("context", "length", "token", "too large", "too long")):
         return warned(f"refused with HTTP {reply.status}, but without saying why", evidence, figures=figures)
+    if (real := _limit_told(reply.text)) is not None and real < 0.95 * limit:
+        what = f"/v1/models says {limit:,} tokens of context, the refusal {real:,}: clients prepare prompts too long"
+        return warned(what, evidence, figures=figures)
     greedy = await _too_much_room(session, limit)
     if greedy is not None:
         return warned(
@@ -134,6 +160,12 @@ async def overflow(session: Session) -> Verdict:
     return passed(
         f"refused with HTTP {reply.status} in {reply.seconds:.1f} s, with the reason", evidence, figures=figures
     )
+
+
+def _limit_told(refusal: str) -> int | None:
+    """The context that a refusal names, as "maximum context length is 40960 tokens" does."""
+    found = re.search(r"context length (?:of|is) ([\d,]{4,})", refusal)
+    return int(found[1].replace(",", "")) if found else None
 
 
 async def _too_much_room(session: Session, limit: int) -> Answer | None:

@@ -65,19 +65,25 @@ _BLOCK = 768
 
 _BLOCKS = 6
 _AROUND = 2  # records on each side; one is about 20 tokens
+_BEYOND = 40  # records
+_ALONE = 8  # codes that are missing among others are asked for alone, at most about so many
+_WIDELY = 7  # the same where chunks end, further into a prompt
+_CHUNKS = (2_048, 4_096, 8_192, 16_384)  # tokens that engines read of a prompt at a time, and multiples of them
 
 
 @check(
     "boundaries",
     Level.FULL,
     "Recall at block boundaries",
-    proves="What stands at the edges of cache blocks, every 768 tokens, is found.",
+    proves="What stands at the edges of cache blocks, every 768 tokens, and of the chunks in which long prompts are "
+    "read, is found.",
     failure_means="The last tokens of a block, or the first of the next, are not written or not read: prefix caching "
     "and chunked prefill with lengths that are no multiples of each other.",
     limit_s=300,
 )
 async def boundaries(session: Session) -> Verdict:
-    """Thirty codes around six boundaries in one answer; those that are missing are asked for again, one by one."""
+    """Thirty codes around six boundaries in one answer, some around the ends of chunks in another; those that are
+    missing are asked for again, one by one."""
     if session.untrained:
         return not_applicable("random weights recall nothing")
     room = (session.knowledge.limit or 10**9) - session.room(512)
@@ -100,10 +106,36 @@ async def boundaries(session: Session) -> Verdict:
             what = f"{len(missing)} of {len(wanted)} codes at block boundaries not found; {name} is {code}"
             return failed(what, answer.exchange(), together.exchange())
     figures = [Figure("tokens of a record", per_record, ""), Figure("codes at boundaries", len(wanted), "")]
+    if verdict := await _chunk_edges(session, bare.usage.prompt, per_record):
+        return verdict
     if missing:
         what = f"{len(missing)} of {len(wanted)} codes are missing in one answer, but found when asked for alone"
         return warned(what, together.exchange(), figures=figures)
     return passed(f"{len(wanted)} codes around multiples of {_BLOCK} tokens found", figures=figures)
+
+
+async def _chunk_edges(session: Session, before: int, per_record: float) -> Verdict | None:
+    """Codes around the ends of the chunks in which engines read long prompts; a verdict where one is not found."""
+    room = min((session.knowledge.limit or 10**9) - session.room(512) - 512, session.target.longest)
+    # Records go on after the last edge, so that the question does not stand on it.
+    edges = [edge for edge in _CHUNKS if edge + _BEYOND * per_record <= room]
+    if not edges:
+        return None
+    register = document(session.dice, int(edges[-1] / per_record + _BEYOND))
+    counted = await session.ask(register.ask("nobody"), tokens=1, max_tokens=1)
+    if counted.usage:  # records differ, and over so many the mean of another document is off by several
+        per_record = (counted.usage.prompt - before) / len(register.records)
+    middles = [round((edge - before) / per_record) for edge in edges]
+    places = sorted({middle + step for middle in middles for step in range(-_WIDELY, _WIDELY + 1)})
+    wanted = [register.records[place] for place in places if place < len(register.records)]
+    together = await session.ask(register.ask_all([name for name, _ in wanted]), tokens=16 * len(wanted))
+    missing = [one for one in wanted if one[1] not in together.content]
+    for name, code in missing[:: max(len(missing) // _ALONE, 1)]:
+        answer = await session.ask(register.ask(name), tokens=48)
+        if code not in answer.content:
+            what = f"{name} is {code}, beside a multiple of {_CHUNKS[0]:,} tokens in a prompt of {edges[-1]:,}"
+            return failed(f"a code at the end of a chunk is not found: {what}", answer.exchange(), together.exchange())
+    return None
 
 
 def _near_boundaries(before: int, per_record: float, records: int) -> list[int]:

@@ -9,6 +9,7 @@ from k3stack.verify.endpoint import Refused
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
+from k3stack.verify.toolbox import WEATHER
 
 _SUM = "What is 17 * 23? Think step by step, then answer with the number only."
 
@@ -37,6 +38,11 @@ async def reasoning(session: Session) -> Verdict:
         if "391" not in answer.content:
             return failed(f"{way}: 17 * 23 = 391, it says {answer.content[:60]!r}", answer.exchange())
     figures = [Figure("reasoning", len(whole.reasoning), "characters")]
+    if session.level.includes(Level.FULL) and not session.untrained:
+        cut = await session.ask(_SUM, max_tokens=8)
+        if cut.content and not cut.reasoning and whole.reasoning.startswith(cut.content[:12]):
+            what = f"reasoning that max_tokens cut stands in the content: {cut.content[:60]!r}"
+            return failed(what, cut.exchange(), whole.exchange("not cut"))
     if session.untrained:
         return passed(
             f"text before the end of thinking is in {whole.reasoning_field}", whole.exchange(), figures=figures
@@ -95,9 +101,10 @@ def _with_effort(low: dict[str, Any], level: str) -> dict[str, Any]:
     "history",
     Level.FULL,
     "Earlier reasoning is taken back",
-    proves="reasoning_content of earlier turns reaches the prompt, as Kimi-K3 expects of agents.",
-    failure_means="A template or gateway that drops it: an empty think channel is rendered, and the quality of long "
-    "tool conversations drops in silence.",
+    proves="reasoning_content of earlier turns reaches the prompt, as Kimi-K3 expects of agents, and so does what was "
+    "said beside calls.",
+    failure_means="A template or gateway that drops it, always or in turns with calls: an empty think channel is "
+    "rendered, and the quality of long tool conversations drops in silence.",
 )
 async def history(session: Session) -> Verdict:
     """The same conversation with and without the reasoning of its first turn: the prompt must be longer with it."""
@@ -121,9 +128,42 @@ async def history(session: Session) -> Verdict:
             return not_applicable("the endpoint gives no usage")
         counts[name] = answer.usage.prompt - without.usage.prompt
     figures = [Figure(f"prompt tokens of {name}", count, "tokens") for name, count in counts.items()]
+    lost, beside = await _beside_calls(session, thought)
+    figures += beside
     taken = [name for name, count in counts.items() if count > 40]
     if not taken:
         return failed("reasoning of earlier turns does not reach the prompt", without.exchange(), figures=figures)
+    if lost:
+        return failed(f"in a turn with calls {lost} does not reach the prompt", without.exchange(), figures=figures)
     if len(taken) == 1:
         return warned(f"only {taken[0]} is taken back; clients that send the other lose it", figures=figures)
     return passed("reasoning and reasoning_content both reach the prompt", without.exchange(), figures=figures)
+
+
+async def _beside_calls(session: Session, thought: str) -> tuple[str, list[Figure]]:
+    """(what of a turn with calls does not add to the prompt, or nothing; the tokens that each adds)."""
+
+    def talk(**extra: str) -> list[dict[str, Any]]:
+        call = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'},
+        }
+        return [
+            {"role": "user", "content": "What is the weather in Oslo?"},
+            {"role": "assistant", "content": "ok", "tool_calls": [call], **extra},
+            {"role": "tool", "tool_call_id": "call_1", "content": '{"celsius": 4}'},
+            {"role": "user", "content": "Is that cold?"},
+        ]
+
+    async def counted(**extra: str) -> int:
+        answer = await session.ask(talk(**extra), max_tokens=1, tools=[WEATHER])
+        return answer.usage.prompt if answer.usage else 0
+
+    bare = await counted()
+    ways = {
+        "reasoning": max(await counted(reasoning_content=thought), await counted(reasoning=thought)) - bare,
+        "the content": await counted(content=thought) - bare,
+    }
+    figures = [Figure(f"prompt tokens of {what} beside calls", count, "tokens") for what, count in ways.items()]
+    return next((what for what, count in ways.items() if count < 40), ""), figures
