@@ -93,7 +93,8 @@ def test_a_core_that_is_killed_is_told_before_the_first_process_sees_it(bench: B
 
 
 @pytest.mark.parametrize(
-    "fake", ["losecore-echo", *(pytest.param(one, marks=pytest.mark.slow) for one in ("killworker", "losecore-code"))]
+    "fake",
+    [pytest.param(one, marks=pytest.mark.slow) for one in ("losecore-echo", "killworker", "losecore-code")],
 )
 def test_whose_end_the_others_only_echo(bench: Bench, fake: str) -> None:
     """A part is killed; a worker's broken pipe and the first process's words for it are no causes."""
@@ -119,6 +120,7 @@ def test_an_engine_that_dies_while_it_is_checked(bench: Bench, monkeypatch: pyte
     assert bench.left() == [] and bench.store.read().runs == ()
 
 
+@pytest.mark.slow
 def test_a_hang_is_told_and_then_called_stuck(bench: Bench) -> None:
     assert cause(bench, "hang:load", quiet_s=2.5) == "stuck"
     assert any("nothing has moved" in line and "loading weights" in line for line in bench.lines)
@@ -159,6 +161,7 @@ def test_the_port_is_taken_after_preflight(bench: Bench, monkeypatch: pytest.Mon
         other.wait()
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_deaf_and_one_that_leaves_strays(bench: Bench) -> None:
     bench.up("deaf")
     (stopped,) = down(bench.store, grace_s=0.4)
@@ -258,6 +261,7 @@ def _full(path: Path, text: str) -> None:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.slow
 def test_two_at_once_are_one(bench: Bench) -> None:
     commands = [subprocess.Popen(bench.command(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
     codes = sorted(command.wait(30) for command in commands)
