@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
     from k3stack.hardware.table import Gpu
     from k3stack.plan import Layout, Plan, Reserves, Workload
+    from k3stack.plan.rules import Objections
+    from k3stack.spec.model import ModelSpec
 
 __all__ = ["plan", "show"]
 
@@ -182,18 +184,18 @@ def _plan(
 ) -> Plan:
     from k3stack.checkpoint.target import target
     from k3stack.plan import make_plan
-    from k3stack.recipe.objections import objections
 
     spec, model = target(where, scheme_of(scheme))
-    against = objections(engine.value, _planned(engine, release), gpu, spec)
+    against = _objections(engine, release, gpu, spec)
     return make_plan(spec, model, gpu, layout, workload, engine.value, release, _saved(engine, gpu), against)
 
 
-def _planned(engine: EngineName, version: str | None) -> str:
-    """The release whose arithmetic counts."""
+def _objections(engine: EngineName, version: str | None, gpu: Gpu, spec: ModelSpec) -> Objections:
+    """What the rules have against layouts under the release whose arithmetic counts."""
     from k3stack.plan.releases import release
+    from k3stack.recipe.objections import objections
 
-    return release(engine.value, version).version
+    return objections(engine.value, release(engine.value, version).version, gpu, spec)
 
 
 def _layout(gpus: int, tp: int | None, pp: int, dp: int, ep: bool, dcp: int) -> Layout:
@@ -274,11 +276,10 @@ def _search(
     from k3stack.checkpoint.target import target
     from k3stack.cli.plan_output import show_search
     from k3stack.plan.search import Goal, search
-    from k3stack.recipe.objections import objections
 
     spec, model = target(where, scheme_of(scheme))
     kind = Goal(goal.value)
-    against = objections(engine.value, _planned(engine, release), gpu, spec)
+    against = _objections(engine, release, gpu, spec)
     found = search(spec, model, gpu, gpus, workload, kind, engine.value, release, _saved(engine, gpu), against)
     output.result(found, lambda console: show_search(found, console))
     return YES if found.yes else NO

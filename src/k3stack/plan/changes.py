@@ -12,7 +12,7 @@ from k3stack.plan.layout import Layout, Workload
 from k3stack.plan.plan import Plan, Verdict
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
-from k3stack.plan.rules import Objections, no_objections, refusals
+from k3stack.plan.rules import Objections, beyond, no_objections, refusals
 from k3stack.plan.same import Same
 
 __all__ = ["Way", "ways", "would_fit"]
@@ -42,12 +42,12 @@ def ways(plan: Plan, reserves: Reserves | None = None, objections: Objections = 
 
     A layout with an objection is passed over, unless the one that was asked for has the same.
     """
-    accepted = {one.rule for one in objections(plan.layout, plan.workload)}
+    added = beyond(objections, plan.layout, plan.workload)
     milder = _milder(plan, plan.layout, reserves) if plan.verdict is not Verdict.NOT_SUPPORTED else None
     if milder is not None:
         yield Way(plan.layout, milder)
     for layout in _others(plan):
-        if not accepted.issuperset(one.rule for one in objections(layout, plan.workload)):
+        if added(layout, plan.workload):
             continue
         if _fits(plan, layout, plan.workload, reserves):
             yield Way(layout, plan.workload)

@@ -10,7 +10,7 @@ from k3stack.plan.layout import KvDtype, Layout, StateDtype, Workload
 from k3stack.plan.plan import Plan
 from k3stack.plan.releases import release
 from k3stack.plan.reserves import Reserves
-from k3stack.plan.rules import Objections, no_objections, refusals
+from k3stack.plan.rules import Objections, beyond, no_objections, refusals
 
 __all__ = ["Effect", "effects"]
 
@@ -38,11 +38,11 @@ class Effect:
 
 def effects(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> tuple[Effect, ...]:
     """The effect of each long-context switch on this plan, one at a time."""
-    accepted = {one.rule for one in objections(plan.layout, plan.workload)}
+    added = beyond(objections, plan.layout, plan.workload)
 
     def effect(switch: str, layout: Layout, workload: Workload) -> Effect:
-        against = [one.why for one in objections(layout, workload) if one.rule not in accepted]
-        return replace(_effect(plan, reserves, switch, layout, workload), objection=against[0] if against else "")
+        against = next((one.why for one in added(layout, workload)), "")
+        return replace(_effect(plan, reserves, switch, layout, workload), objection=against)
 
     return tuple(effect(*change) for change in _switches(plan))
 

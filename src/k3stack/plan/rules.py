@@ -19,7 +19,7 @@ from k3stack.plan.layout import Layout, Workload
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Objections", "Refusal", "no_objections", "refusals", "rule_names"]
+__all__ = ["Objections", "Refusal", "beyond", "no_objections", "refusals", "rule_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,12 @@ Objections = Callable[[Layout, Workload], tuple[Refusal, ...]]
 def no_objections(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
     """Of one who asks about memory alone."""
     return ()
+
+
+def beyond(objections: Objections, layout: Layout, workload: Workload) -> Objections:
+    """Only what is not against this layout already: whoever asks about a change of it has accepted that."""
+    accepted = {one.rule for one in objections(layout, workload)}
+    return lambda changed, work: tuple(one for one in objections(changed, work) if one.rule not in accepted)
 
 
 @dataclass(frozen=True, slots=True)
