@@ -111,16 +111,19 @@ def log_findings(diagnosis: Diagnosis) -> Iterator[Finding]:
 
 
 def _of_a_request(error: str, part: Part | None) -> Finding:
-    title = "an error of a request" + (f", in {part.name}" if part else "")
-    words = ("The server went on after it.", kind_of(error), part.advice if part else "")
-    return Finding("request-error", title, Status.WARN, error, " ".join(filter(None, words)))
+    return _raised("request-error", "an error of a request", Status.WARN, error, part, "The server went on after it.")
 
 
 def _unknown(error: str, part: Part | None, status: Status) -> Finding:
-    title = "the first error of the log" + (f", in {part.name}" if part else "")
     fix = "This is no failure that k3stack knows; the engine's issue tracker may."
+    return _raised("first-error", "the first error of the log", status, error, part, fix)
+
+
+def _raised(name: str, title: str, status: Status, error: str, part: Part | None, fix: str) -> Finding:
+    """An error that nobody knows, with what its class and its part tell."""
+    where = f", in {part.name}" if part else ""
     words = (fix, kind_of(error), part.advice if part else "")
-    return Finding("first-error", title, status, error, " ".join(filter(None, words)))
+    return Finding(name, title + where, status, error, " ".join(filter(None, words)))
 
 
 def _measured(cause: Cause) -> str:

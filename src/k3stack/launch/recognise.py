@@ -132,12 +132,16 @@ def recognise(text: str, ended: Ended | None = None, engine: str | None = None) 
     if ended is not None and ended.signal is not None and all(cause.symptom for cause in causes):
         causes = [*_from_signal(ended, engine), *causes]
     if _went_on(log, causes, ended):
-        at = first_error(log, _is_echo, by_level=False)
-        said, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
+        said, part = _unknown(log, by_level=False)
         return Diagnosis((), None, True, ended, part=part, of_a_request=said)
-    at = None if any(not cause.symptom for cause in causes) else first_error(log, _is_echo)
-    first, part = (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
+    first, part = (None, None) if any(not cause.symptom for cause in causes) else _unknown(log)
     return Diagnosis(tuple(_told(log, cause) for cause in causes), first, log.ready_at >= 0, ended, part=part)
+
+
+def _unknown(log: LogLines, by_level: bool = True) -> tuple[str | None, Part | None]:
+    """What the first error says, and the part of the engine that it lies in."""
+    at = first_error(log, _is_echo, by_level)
+    return (None, None) if at is None else (said_at(log, at), part_of(places(log, at)))
 
 
 def _told(log: LogLines, cause: Cause) -> Cause:
