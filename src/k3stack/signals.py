@@ -1,4 +1,4 @@
-"""Signals for the length of a block: being ended in an orderly way, and cleaning up undisturbed."""
+"""Signals for the length of a block: being ended in an orderly way, and not being disturbed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 __all__ = ["interruptible", "undisturbed"]
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -25,16 +27,17 @@ def _handled(numbers: Iterable[int], handler: Any) -> Iterator[None]:
 
 
 def interruptible() -> AbstractContextManager[None]:
-    """SIGTERM and SIGHUP end us as Ctrl-C does: by an exception that cleans up on its way."""
+    """SIGTERM and SIGHUP end us as Ctrl-C does: by an exception that cleans up on its way, and that none follows."""
 
     def interrupt(number: int, frame: Any) -> None:
+        for one in _ENDING:
+            signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     # Under nohup SIGHUP is ignored already, and stays so.
-    kept = (one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN)
-    return _handled(kept, interrupt)
+    return _handled((one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN), interrupt)
 
 
 def undisturbed() -> AbstractContextManager[None]:
-    """Cleaning up is not interrupted: a second Ctrl-C would only leave something behind."""
-    return _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), signal.SIG_IGN)
+    """What must be done whole is not interrupted: cleaning up, or handing over."""
+    return _handled(_ENDING, signal.SIG_IGN)

@@ -30,11 +30,17 @@ def test_what_would_fit_is_taken_with_a_click_and_undone(tab: Tab) -> None:
 
 
 def test_what_memory_allows_and_a_rule_forbids_has_a_reason_and_no_button(browser: Any, served: str) -> None:
-    choice = follow(("hardware", "gb200"), ("speculation", "dspark"), ("layout", "tp16,pp1,dp1,dcp1,ep"))
-    shown = answer(choice.at(1_048_576, 512), Form.DOCKER)
-    tab = Tab(browser, served, f"#{shown.selection}&context=1048576&concurrency=512&form=docker")
-    stages = tab.page.locator(".would", has_text="x PP2")
-    stages.get_by_text("NaN").wait_for()
+    asked = (
+        ("hardware", "b300"),
+        ("engine", "sglang"),
+        ("serving", "prefill-decode"),
+        ("goal", "low-latency"),
+        ("kv", "bf16"),
+    )
+    choice = follow(*asked).at(1_048_576, 32)
+    tab = Tab(browser, served, f"#{answer(choice, Form.DOCKER).selection}&context=1048576&concurrency=32&form=docker")
+    stages = tab.page.locator(".would", has_text="x PP2")  # of the decode role: the planner asks about each by itself
+    stages.get_by_text("as many pipeline stages as the prefill side").wait_for()
     assert stages.get_by_role("button").count() == 0 and "By memory alone" in stages.inner_text()
     tab.close()
 

@@ -175,7 +175,7 @@ def _first_failure(found: Findings) -> str:
 
 @contextmanager
 def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_id: str) -> Iterator[tuple[Run, Path]]:
-    """The name in the state, from before the start; gone again when the block fails or is interrupted.
+    """The name in the state, from before the start; gone again when the block fails, or is interrupted before the end.
 
     Raises:
         UsageError: an endpoint of this name runs already.
@@ -201,7 +201,7 @@ def _claimed(store: Store, options: Options, chosen: Chosen, start: Start, run_i
             yield run, folder
         except BaseException:
             with undisturbed():
-                _forget(store, run_id)
+                _forget(store, run_id, unless_ready=True)  # interrupted when it had been handed over: it goes on
             raise
 
 
@@ -217,10 +217,11 @@ def _free_name(store: Store, name: str) -> None:
         raise UsageError(f"runs already, at {known.url}", where=name, hint=hint)
 
 
-def _forget(store: Store, run_id: str) -> None:
+def _forget(store: Store, run_id: str, unless_ready: bool = False) -> None:
     """Take a run out of the state; on a full disk it stays there, as one of which nothing runs, and hides no reason."""
     with suppress(UnavailableError), store.change() as change:
-        change.state = change.state.without(run_id)
+        if not (unless_ready and any(one.id == run_id and one.ready for one in change.state.runs)):
+            change.state = change.state.without(run_id)
 
 
 def _start(
@@ -268,9 +269,10 @@ def _start(
             return Up("checks", reason, verified=verified, **about)
         good = verified is None or verified.passed
         if good or options.keep_failed:
-            _remember(store, run, launched, True, verified.page if verified else None)
-            launched.release()
-            handed_over = True
+            with undisturbed():
+                _remember(store, run, launched, True, verified.page if verified else None)
+                launched.release()
+                handed_over = True
         answer = "running" if verified is None else "verified" if verified.passed else "checks"
         failed = verified.failed if verified else ()
         reason = "" if good else f"{len(failed)} checks failed: {', '.join(failed)}"
