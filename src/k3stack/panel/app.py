@@ -1,10 +1,12 @@
 """The panel as an ASGI application.
 
 GET  /                   the page
-GET  /api/answer?...     everything it shows for a choice, or why the rules refuse it; without a query, the choice it
-                         begins with
+GET  /api/answer?...     everything it shows for a choice; without a query, the choice it begins with
 GET  /api/machine        what GPUs this machine has
 POST /api/check?...      the doctor's diagnosis of a copied command, the request's body
+
+What cannot be answered for a reason that the page can show (a choice that the rules refuse, a link's unknown value, a
+text that is no command) is answered with `error`, and with 200 as any other.
 
 It listens on the loopback address and answers only requests that name it or the host it was told: a page elsewhere
 that points a name of its own at 127.0.0.1 gets nothing.
@@ -98,7 +100,8 @@ class PanelApp:
         except RefusedError as error:
             status, kind, body = error.status, "json", _error(str(error), "", error.hint)
         except K3Error as error:
-            status, kind, body = HTTPStatus.BAD_REQUEST, "json", _error(error.what, error.where, error.hint)
+            # The page asks whether things are possible: no is an answer, and nothing for a browser's list of errors.
+            status, kind, body = HTTPStatus.OK, "json", _error(error.what, error.where, error.hint)
         await _respond(send, status, kind, body, head=scope["method"] == "HEAD")
 
     def _admit(self, scope: Scope) -> None:
@@ -131,7 +134,6 @@ class PanelApp:
         words = "&".join(part for part in query.split("&") if part and not part.startswith("form="))
         choice = from_query(words) if words else self._begin
         if refusals := against(choice):
-            # The page asks whether things are possible: no is an answer, and nothing for a browser's list of errors.
             reason = refusals[0].reason
             return _error(reason.why.rstrip("."), reason.rule, refusals[0].fix)
         return _json(dump(answer(choice, form)))
