@@ -106,5 +106,8 @@ class Tab:
         return str(self.page.evaluate("location.hash"))
 
     def close(self) -> None:
+        """Close it; nothing was said in the console, and no text is what a script makes of a thing that has none."""
+        body = str(self.page.evaluate("document.body ? document.body.innerText : ''"))
         self.context.close()
         assert not self.said, self.said
+        assert "[object " not in body and "undefined" not in body

@@ -97,6 +97,15 @@ def test_roles_of_a_split_deployment_have_a_memory_each() -> None:
     assert (shown.gpus, shown.nodes) == (24, 3)
 
 
+def test_a_variable_of_several_roles_is_told_once() -> None:
+    shown = answer(follow(("serving", "prefill-decode")), Form.SHELL)
+    told = {(one.name, one.value, one.why.why): one.roles for one in shown.environment}
+    assert len(told) == len(shown.environment)
+    assert {("prefill", "decode"), ("prefill",), ("decode",)} == set(told.values())
+    assert 'VLLM_NIXL_SIDE_CHANNEL_HOST="${K3_ADDRESS}"' in [f"{one.name}={one.value}" for one in shown.environment]
+    assert all(one.roles == () for one in answer(start(), Form.SHELL).environment)
+
+
 def test_the_validated_image_names_its_patches_and_why() -> None:
     shown = answer(follow(("scheme", "nvfp4-mixed"), ("version", "kimi-k3")), Form.DOCKER)
     assert shown.patches and all(patch.why.source for patch in shown.patches)

@@ -32,6 +32,7 @@ from k3stack.recipe.deployment import Deployment, Reason
 from k3stack.recipe.fit import Fit, fit
 from k3stack.recipe.objections import objections_to
 from k3stack.recipe.render import Form, render
+from k3stack.recipe.render.words import places, word
 from k3stack.values import Origin, dump
 
 __all__ = ["FILES", "Answer", "answer", "describe", "remembered", "written"]
@@ -114,12 +115,16 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An environment variable, a patch or the image, with its reasons."""
+    """An environment variable, a patch or the image, with its reasons.
+
+    Attributes:
+        roles: that have it, where there are several roles to have anything.
+    """
 
     name: str
     value: str
-    role: str
     why: Why
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +226,12 @@ def describe(
         forms=_forms(choice.gpu.id, deployment),
         command=recipe_words(choice, form),
         client=client_snippets(deployment),
-        image=Setting("image", deployment.pinned_image, "", why(deployment.image_reason)),
+        image=Setting("image", deployment.pinned_image, why(deployment.image_reason)),
         environment=tuple(_environment(deployment)),
         patches=tuple(_patches(choice, deployment)),
         notes=deployment.notes,
         checked_by=deployment.checked_by,
-        parsers=tuple(Setting(flag.name, str(flag.value), "", why(flag.reason)) for flag in parsers),
+        parsers=tuple(Setting(flag.name, str(flag.value), why(flag.reason)) for flag in parsers),
         figures=measured(choice),
     )
 
@@ -319,10 +324,15 @@ def _forms(gpu: str, deployment: Deployment) -> tuple[Offered, ...]:
 
 
 def _environment(deployment: Deployment) -> Iterator[Setting]:
-    several = sum(role.name != "router" for role in deployment.roles) > 1
+    """Every variable once, as a shell would be told it, with the roles that have it."""
+    found: dict[tuple[str, str, Reason], list[str]] = {}
     for role in deployment.roles:
         for variable in role.command.environment:
-            yield Setting(variable.name, variable.value, role.name if several else "", why(variable.reason))
+            value = word(variable.value, places(role))
+            found.setdefault((variable.name, value, variable.reason), []).append(role.name)
+    several = sum(role.name != "router" for role in deployment.roles) > 1
+    for (name, value, reason), roles in found.items():
+        yield Setting(name, value, why(reason), tuple(roles) if several else ())
 
 
 def _patches(choice: Choice, deployment: Deployment) -> Iterator[Setting]:
@@ -333,4 +343,4 @@ def _patches(choice: Choice, deployment: Deployment) -> Iterator[Setting]:
             rule for rule in rules(choice.engine) if name in rule.patches and any(rule.applies(one) for one in facts)
         )
         reason = Reason(rule.id, rule.why, rule.source, rule.date.isoformat())
-        yield Setting(name, "", "", why(reason))
+        yield Setting(name, "", why(reason))

@@ -7,7 +7,7 @@ K3.more = (() => {
   function needs(answer) {
     const blocks = [];
     if (answer.image) blocks.push(group("needs.image", [setting(answer.image.value, answer.image.why)]));
-    blocks.push(group("needs.environment", answer.environment.map((one) => setting(`${one.name}=${one.value}`, one.why, one.role)), "needs.none"));
+    blocks.push(group("needs.environment", answer.environment.map((one) => setting(`${one.name}=${one.value}`, one.why, one.roles)), "needs.none"));
     blocks.push(group("needs.patches", answer.patches.map((one) => setting(one.name, one.why)), "needs.no.patches"));
     blocks.push(group("needs.parsers", answer.parsers.map((one) => setting(`--${one.name} ${one.value}`, one.why)), "needs.no.parsers"));
     blocks.push(group("needs.notes", answer.notes.map((note) => el("li", {}, data(note)))));
@@ -17,8 +17,8 @@ K3.more = (() => {
   const group = (title, items, none) =>
     el("div", { class: "group" }, el("h3", { text: t(title) }), items.length ? el("ul", { class: "settings" }, items) : el("p", { class: "hint", text: none ? t(none) : "" }));
 
-  function setting(text, why, role) {
-    return el("li", {}, data(text, "code"), role ? el("span", { class: "tag", text: t(`role.${role}`) }) : null, el("p", { class: "setting-why" }, data(why.why), " ", origin(why)));
+  function setting(text, why, roles = []) {
+    return el("li", {}, data(text, "code"), roles.flatMap((role) => [" ", el("span", { class: "tag", text: t(`role.${role}`) })]), el("p", { class: "setting-why" }, data(why.why), " ", origin(why)));
   }
 
   function client(answer) {
