@@ -29,19 +29,17 @@ def test_what_would_fit_is_taken_with_a_click_and_undone(tab: Tab) -> None:
     tab.until("document.getElementById('verdict').textContent.startsWith('Does not fit')")
 
 
-def test_what_memory_allows_and_a_rule_forbids_has_a_reason_and_no_button(browser: Any, served: str) -> None:
-    asked = (
-        ("hardware", "b300"),
-        ("engine", "sglang"),
-        ("serving", "prefill-decode"),
-        ("goal", "low-latency"),
-        ("kv", "bf16"),
-    )
-    choice = follow(*asked).at(1_048_576, 32)
+def test_what_would_fit_one_role_is_possible_beside_the_other(browser: Any, served: str) -> None:
+    """By memory alone decode would fit as TP4 x PP2; SGLang's rule wants as many stages as prefill has."""
+    asked = ("hardware", "b300"), ("engine", "sglang"), ("serving", "prefill-decode"), ("goal", "low-latency")
+    choice = follow(*asked, ("kv", "bf16")).at(1_048_576, 32)
     tab = Tab(browser, served, f"#{answer(choice, Form.DOCKER).selection}&context=1048576&concurrency=32&form=docker")
-    stages = tab.page.locator(".would", has_text="x PP2")  # of the decode role: the planner asks about each by itself
-    stages.get_by_text("as many pipeline stages as the prefill side").wait_for()
-    assert stages.get_by_role("button").count() == 0 and "By memory alone" in stages.inner_text()
+    roles = tab.page.locator(".would", has_text="TP16").get_by_role("button", name="Use this")
+    roles.nth(1).wait_for()
+    assert tab.page.locator(".would", has_text="x PP2").count() == 0
+    roles.nth(1).click()
+    tab.until("location.hash.includes('&layout=tp16')")
+    assert "prefill=tp8" in tab.link() and "Does not fit" in tab.text("#verdict"), "prefill was not asked about"
     tab.close()
 
 

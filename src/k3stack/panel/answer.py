@@ -29,8 +29,8 @@ from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.client import client_snippets
 from k3stack.recipe.deployment import Deployment, Reason
-from k3stack.recipe.fit import Fit, fit
-from k3stack.recipe.objections import objections_to
+from k3stack.recipe.fit import Fit, RoleFit, fit
+from k3stack.recipe.objections import objections_of
 from k3stack.recipe.render import Form, render
 from k3stack.recipe.render.words import places, word
 from k3stack.values import Origin, dump
@@ -220,7 +220,7 @@ def describe(
         nodes=sum(role.nodes for role in engines),
         verdict=_worst(found),
         rows=shown,
-        memory=tuple(_memory(one.role, one.plan, reserves) for one in found.roles),
+        memory=tuple(_memory(found.choice, one, reserves) for one in found.roles),
         unknown=found.unknown,
         written=written(deployment, form) if found.yes else None,
         forms=_forms(choice.gpu.id, deployment),
@@ -238,7 +238,7 @@ def describe(
 
 def remembered(found: Fit, reserves: Reserves | None) -> dict[str, Any]:
     """What of an answer comes from the planner, as JSON."""
-    memory = [dump(_memory(one.role, one.plan, reserves)) for one in found.roles]
+    memory = [dump(_memory(found.choice, one, reserves)) for one in found.roles]
     return {"verdict": _worst(found), "memory": memory, "unknown": list(found.unknown)}
 
 
@@ -253,9 +253,10 @@ def why(reason: Reason) -> Why:
     return Why(reason.rule, reason.why, reason.source, reason.date, address(reason.source))
 
 
-def _memory(role: str, plan: Plan, reserves: Reserves | None) -> Memory:
+def _memory(choice: Choice, of: RoleFit, reserves: Reserves | None) -> Memory:
+    plan = of.plan
     return Memory(
-        role=role,
+        role=of.role,
         verdict=plan.verdict.value,
         refused=plan.reason if plan.verdict is Verdict.NOT_SUPPORTED else "",
         gpu_bytes=plan.gpu.memory_bytes,
@@ -267,7 +268,7 @@ def _memory(role: str, plan: Plan, reserves: Reserves | None) -> Memory:
         items=tuple(_item(line) for line in plan.ledger.lines),
         capacity=plan.capacity,
         would_fit=plan.would_fit,
-        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves, objections_to(plan)))
+        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves, objections_of(choice, of.role, plan)))
         if plan.would_fit
         else (),
         replicas=plan.layout.dp,

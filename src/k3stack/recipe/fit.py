@@ -20,7 +20,7 @@ from k3stack.plan.sglang import DEFAULT_RATIO
 from k3stack.recipe.build import unchecked
 from k3stack.recipe.choice import LONG, Choice, Feature
 from k3stack.recipe.deployment import Command, Deployment
-from k3stack.recipe.objections import objections_to
+from k3stack.recipe.objections import objections_of
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import kimi_k3
 
@@ -113,11 +113,11 @@ def _split(found: Fit, spec: ModelSpec, reserves: Reserves | None) -> Fit:
 
 def _explained(found: Fit, reserves: Reserves | None) -> Fit:
     """The same, with what would fit in the plans of the roles that do not."""
-    return replace(found, roles=tuple(replace(one, plan=_advised(one.plan, reserves)) for one in found.roles))
 
+    def advised(one: RoleFit) -> RoleFit:
+        return replace(one, plan=explained(one.plan, reserves, objections_of(found.choice, one.role, one.plan)))
 
-def _advised(plan: Plan, reserves: Reserves | None) -> Plan:
-    return explained(plan, reserves, objections_to(plan))
+    return replace(found, roles=tuple(map(advised, found.roles)))
 
 
 def _ask(choice: Choice, spec: ModelSpec, reserves: Reserves | None) -> Fit:

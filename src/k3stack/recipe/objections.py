@@ -6,16 +6,18 @@ is no advice.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from k3stack.engines.releases import versions
 from k3stack.hardware.table import Gpu
 from k3stack.plan.layout import Layout, Workload
 from k3stack.plan.plan import Plan
 from k3stack.plan.rules import Objections, Refusal
-from k3stack.recipe.choice import Choice, Feature, refused, standard_version
+from k3stack.recipe.choice import Choice, Feature, Serving, refused, standard_version
 from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import smaller_than_published
 
-__all__ = ["objections", "objections_to"]
+__all__ = ["objections", "objections_of", "objections_to"]
 
 
 def objections(engine: str, release: str | None, gpu: Gpu, spec: ModelSpec) -> Objections:
@@ -30,8 +32,7 @@ def objections(engine: str, release: str | None, gpu: Gpu, spec: ModelSpec) -> O
     def against(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
         drafts = (Feature.DSPARK,) if workload.speculative_tokens else ()
         choice = Choice(engine, version, gpu, spec.scheme, layout, workload, features=drafts, smaller=smaller)
-        reasons = (one.reason for one in refused(choice))
-        return tuple(Refusal(one.rule, one.why, one.source, one.date) for one in reasons)
+        return _told(choice)
 
     return against
 
@@ -39,3 +40,26 @@ def objections(engine: str, release: str | None, gpu: Gpu, spec: ModelSpec) -> O
 def objections_to(plan: Plan) -> Objections:
     """The same, for all that may be recommended instead of a plan."""
     return objections(plan.engine, plan.release, plan.gpu, plan.spec)
+
+
+def objections_of(choice: Choice, role: str, plan: Plan) -> Objections:
+    """The same, for the plan of one role of a choice: of a split deployment the rules see the other role as well."""
+    if choice.serving is Serving.UNIFIED:
+        return objections_to(plan)
+
+    def against(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
+        tokens = workload.batched_tokens
+        if tokens == plan.workload.batched_tokens:  # which the role's command may say otherwise than the choice
+            tokens = choice.workload.batched_tokens
+        changed = choice.at(workload.context, workload.concurrency)
+        changed = replace(changed, workload=replace(changed.workload, batched_tokens=tokens))
+        if role == "prefill":
+            return _told(replace(changed, prefill=layout))
+        return _told(replace(changed, layout=layout, prefill=choice.prefill or choice.layout))
+
+    return against
+
+
+def _told(choice: Choice) -> tuple[Refusal, ...]:
+    reasons = (one.reason for one in refused(choice))
+    return tuple(Refusal(one.rule, one.why, one.source, one.date) for one in reasons)

@@ -125,14 +125,8 @@
     notice(moves.map(([row, was, is]) => el("span", { class: "moved", text: t("move", { row, before: was, after: is }) })), undoTo(before));
   }
 
-  /** What would come of a change: its answer, or why it is not possible; null where this page cannot say. */
-  async function attempt(role, way) {
-    try {
-      return { answer: await ask(K3.link.changed(state, role, way)) };
-    } catch (error) {
-      return error.gone || error.missing ? null : { error };
-    }
-  }
+  /** The answer that a change would lead to; null where this page cannot say. */
+  const attempt = (role, way) => ask(K3.link.changed(state, role, way)).catch(() => null);
 
   /** Whether another selection fits, with the sliders as they are. */
   async function look(selection) {

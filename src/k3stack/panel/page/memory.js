@@ -113,23 +113,19 @@ K3.memory = (() => {
     return [el("p", { class: "in-flight", text: t(full >= answer.concurrency ? "flight.all" : "flight.some", values) })];
   }
 
-  /** What would fit, with a button that takes it: shown once it was tried, because an engine's rules may forbid what memory allows. */
+  /** What would fit, with a button that takes it: shown once it was tried, because the other role may be short all the same. */
   function would(one, text, way) {
-    const head = el("strong", { text: t("would.fit") });
     const place = el("span", { class: "would-take" });
     const mine = drawn;
     const tryIt = async () => {
       const found = mine === drawn && K3.link.reaches(way) && (await attempt(one.role, way));
-      if (!found || mine !== drawn) return;
-      if (found.error) head.textContent = t("would.memory");
-      fill(place, tried(one.role, way, found));
+      if (found && mine === drawn) fill(place, taking(one.role, way, found));
     };
     setTimeout(tryIt, AT_REST_MS);
-    return el("p", { class: "would" }, el("span", {}, head, data(text)), place);
+    return el("p", { class: "would" }, el("span", {}, el("strong", { text: t("would.fit") }), data(text)), place);
   }
 
-  function tried(role, way, { answer, error }) {
-    if (error) return el("span", { class: "hint" }, t("not.possible"), data(error.message), error.next ? [t("stop"), data(error.next)] : "");
+  function taking(role, way, answer) {
     const left = decisive(answer.memory);
     const still = ["fits", "tight"].includes(left.verdict) ? null : el("span", { class: "hint", text: t("would.still", { role: t(`role.${left.role}`) }) });
     return [el("button", { type: "button", class: "tool", text: t("would.take"), onclick: () => change(role, way) }), still];
