@@ -224,6 +224,7 @@ class DirtySlots(Proxy):
     """After a client left, the next request is answered from what was left behind."""
 
     expected = ("needles-32",)
+    piece_s = 0.05
     left: Any = None
 
     def request(self, body: Body) -> Body:

@@ -96,6 +96,7 @@ class ReasoningOfAnother(Proxy):
     """Under load the reasoning is that of another request: SGLang issue 34259, about Kimi-K3."""
 
     expected = ("needles-32",)
+    held_s = 0.1
     last = ""
 
     def whole(self, answer: Body, body: Body) -> Body:
@@ -290,6 +291,7 @@ class EmptyDeltasUnderLoad(Proxy):
     """With several streams at once a call's deltas are empty lists, then tool_calls: vLLM issue 54701."""
 
     expected = ("schema-accuracy",)
+    held_s = 0.1
 
     def event(self, event: Body, seen: int, body: Body) -> list[Body]:
         if self.in_flight > 3 and streamed_calls(event):

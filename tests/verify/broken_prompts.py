@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from typing import Any
@@ -201,8 +200,6 @@ class MixesAboveSixteen(Proxy):
     turn = 0
 
     async def forward(self, request: web.Request, data: bytes) -> web.StreamResponse:
-        if self.in_flight > 1:  # an engine takes longer than the scripted one, and so has more at a time
-            await asyncio.sleep(self.held_s)
         return await super().forward(request, self.mixed(data) if self.in_flight > self.least else data)
 
     def mixed(self, data: bytes) -> bytes:

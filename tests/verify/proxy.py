@@ -22,6 +22,10 @@ class Proxy:
     """Whether it is a warning: some endpoints do it by intent, or rounding looks alike."""
     content_type = "text/event-stream"
     ending = b"\n\n"
+    held_s = 0.0
+    """How long a request waits beside others: an engine takes longer than the scripted one, and has more at a time."""
+    piece_s = 0.0
+    """How long each piece of a stream takes."""
 
     def __init__(self, upstream: str) -> None:
         self.upstream = upstream
@@ -47,6 +51,8 @@ class Proxy:
         self.in_flight += 1
         self.number += 1
         try:
+            if self.in_flight > 1:
+                await asyncio.sleep(self.held_s)
             return await self.forward(request, self.change_bytes(data))
         except ConnectionResetError:
             return web.Response()
@@ -92,6 +98,7 @@ class Proxy:
         return response
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
+        await asyncio.sleep(self.piece_s)
         await response.write(data)
 
     def request(self, body: Body) -> Body:
