@@ -27,6 +27,7 @@ class MixesStates(Proxy):
     """Every third request under load is answered from the state of the one before it."""
 
     expected = ("needles-8", "needles-32")
+    held_s = 0.1
     last: Any = None
 
     def request(self, body: Body) -> Body:

@@ -51,9 +51,10 @@ class Proxy:
         self.in_flight += 1
         self.number += 1
         try:
+            data = self.change_bytes(data)
             if self.in_flight > 1:
                 await asyncio.sleep(self.held_s)
-            return await self.forward(request, self.change_bytes(data))
+            return await self.forward(request, data)
         except ConnectionResetError:
             return web.Response()
         finally:

@@ -106,27 +106,33 @@ def _says_why(reply: Reply) -> bool:
     limit_s=300,
 )
 async def isolation(session: Session) -> Verdict:
-    """A stream and short requests, alone and then beside three rounds of malformed ones."""
+    """A stream and short requests, alone and then beside three rounds of malformed ones; a stall must show again."""
     body = session.brief(_COUNTING, max_tokens=48 if session.untrained else 180)
     short = session.brief("Say ok.", max_tokens=4)
     quiet, quiet_short = await asyncio.gather(session.endpoint.stream(body), session.endpoint.chat(short))
-    busy, answers, _ = await asyncio.gather(
-        session.endpoint.stream(body), _one_by_one(session, short, 4), _bombard(session)
-    )
-    gap, quiet_gap = max([busy.first_s, *busy.gaps_s]), max([quiet.first_s, *quiet.gaps_s])
-    slowest = max(answers)
-    figures = [
-        Figure("longest silence, alone", 1000 * quiet_gap, "ms"),
-        Figure("longest silence, beside bad requests", 1000 * gap, "ms"),
-        Figure("slowest short answer, beside bad requests", 1000 * slowest, "ms"),
-    ]
-    if fault := form_fault(busy):
-        return failed(f"the stream beside bad requests is malformed: {fault}", busy.exchange(), figures=figures)
-    if gap > 5 * quiet_gap + 2:
-        return failed(f"a stream stands still for {gap:.1f} s beside bad requests", busy.exchange(), figures=figures)
-    if slowest > 5 * quiet_short.seconds + 2:
-        what = f"a short answer takes {slowest:.1f} s beside bad requests, {quiet_short.seconds:.1f} s without"
-        return failed(what, quiet_short.exchange(), figures=figures)
+    quiet_gap = max([quiet.first_s, *quiet.gaps_s])
+    for again in (False, True):  # a pause that comes once may be the checking machine's own
+        busy, answers, _ = await asyncio.gather(
+            session.endpoint.stream(body), _one_by_one(session, short, 4), _bombard(session)
+        )
+        gap, slowest = max([busy.first_s, *busy.gaps_s]), max(answers)
+        figures = [
+            Figure("longest silence, alone", 1000 * quiet_gap, "ms"),
+            Figure("longest silence, beside bad requests", 1000 * gap, "ms"),
+            Figure("slowest short answer, beside bad requests", 1000 * slowest, "ms"),
+        ]
+        if fault := form_fault(busy):
+            return failed(f"the stream beside bad requests is malformed: {fault}", busy.exchange(), figures=figures)
+        still, late = gap > 5 * quiet_gap + 2, slowest > 5 * quiet_short.seconds + 2
+        if not (still or late):
+            break
+        if again and still:
+            return failed(
+                f"a stream stands still for {gap:.1f} s beside bad requests", busy.exchange(), figures=figures
+            )
+        if again:
+            what = f"a short answer takes {slowest:.1f} s beside bad requests, {quiet_short.seconds:.1f} s without"
+            return failed(what, quiet_short.exchange(), figures=figures)
     return passed("streams and new requests go on beside bad ones", figures=figures)
 
 
