@@ -96,8 +96,9 @@ class Rule(BaseModel):
 
     def applies(self, facts: Mapping[str, Any]) -> bool:
         """Whether it speaks about this selection. A condition on something that is not known does not hold."""
-        if not all(ask(facts.get(name)) for name, ask in self._when):
-            return False
+        for name, ask in self._when:  # a plain loop: the page asks a thousand times for each answer
+            if not ask(facts.get(name)):
+                return False
         return not self._unless or not all(ask(facts.get(name)) for name, ask in self._unless)
 
     @cached_property
@@ -196,4 +197,9 @@ def checks(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
 @lru_cache(maxsize=16_384)  # planner and page ask about the same facts hundreds of times
 def _about(engine: str, kind: Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
     known = dict(facts)
-    return tuple(rule for rule in rules(engine) if rule.kind is kind and rule.applies(known))
+    return tuple(rule for rule in _of_kind(engine, kind) if rule.applies(known))
+
+
+@lru_cache(maxsize=16)
+def _of_kind(engine: str, kind: Kind) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules(engine) if rule.kind is kind)

@@ -20,6 +20,8 @@ __all__ = ["Option", "Refused", "Row", "rows", "selection"]
 WORKLOAD_FIELDS = ("context", "concurrency")
 """What the sliders set; everything else of a link is the selection."""
 
+_STANDARD = urlencode({"batched_tokens": Workload().batched_tokens}), "model="
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -66,9 +68,8 @@ class Row:
 def selection(choice: Choice) -> str:
     """A choice without the sliders' fields, as a link's query: what a row leads to."""
     pairs = [pair.partition("=") for pair in to_query(choice).split("&")]
-    standard = urlencode({"batched_tokens": Workload().batched_tokens}), "model="
     return "&".join(
-        f"{name}={rest}" for name, _, rest in pairs if name not in WORKLOAD_FIELDS and f"{name}={rest}" not in standard
+        f"{name}={rest}" for name, _, rest in pairs if name not in WORKLOAD_FIELDS and f"{name}={rest}" not in _STANDARD
     )
 
 
