@@ -286,6 +286,7 @@ def _engine(folder: Path, tp: int = 1) -> Any:
         enforce_eager=True,
         max_model_len=1024,
         gpu_memory_utilization=0.2,
+        kv_cache_memory_bytes=2**29,
         tensor_parallel_size=tp,
         disable_custom_all_reduce=tp > 1,
         kernel_config={"linear_backend": "triton", "enable_flashinfer_autotune": False},

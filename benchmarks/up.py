@@ -28,7 +28,7 @@ from k3stack.ports import free_port, title_of
 
 K3 = (sys.executable, "-c", "from k3stack.cli.main import main; main()")
 PARTS = {"core": ("VLLM::EngineCore", "sglang::scheduler"), "worker": ("VLLM::Worker", "sglang::scheduler")}
-LOADING = "Starting to load model", "Load weight begin"
+LOADING = "Loading model from", "Starting to load model", "Load weight begin"
 PATIENCE_S = 900.0
 
 
