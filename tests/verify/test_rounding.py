@@ -152,5 +152,5 @@ class ClosesAfterError(Proxy):
 def test_a_connection_that_ends_after_an_error_is_not_used_again(trained: str) -> None:
     with serving(ClosesAfterError(trained).app()) as url:
         report = run_checks(Target(url), Level.FULL, only=["images-bad", "needles-8"])
-    assert report.result("images-bad").status is Status.FAIL
+    assert report.result("images-bad").status is Status.WARN
     assert report.result("needles-8").status is Status.PASS
