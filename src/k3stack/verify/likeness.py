@@ -10,7 +10,7 @@ Where a router chooses experts by near ties, as with random weights, rounding is
 have other likeliest tokens before they part. `nearness` tells these from answers to other prompts, in the main.
 Measured with vLLM 0.33.0 on H200, 112 prompts of a tiny MXFP4 checkpoint on one GPU and of a tiny NVFP4 one on two: the
 median nearness of an answer to the same prompt's, in company of 4 to 48 or with a cached prefix, was 0.93 and more, and
-0.75 and more; that to another prompt's 0.15 to 0.22, and 0.4 to 0.5 for the nearest tenth.
+0.75 and more; that to another prompt's 0.15 to 0.22, and 0.37 to 0.49 at the nearest tenth.
 """
 
 from __future__ import annotations
