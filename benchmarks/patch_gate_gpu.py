@@ -2,6 +2,7 @@
 
     python benchmarks/patch_gate_gpu.py model DIR              write a tiny Kimi-K3 checkpoint (NVFP4 + FP8_PB_WO)
     python benchmarks/patch_gate_gpu.py accuracy DIR PATCHES   gate error with the patches off and on
+    python benchmarks/patch_gate_gpu.py ranks DIR PATCHES      the same on two GPUs, in each worker of TP 2
     python benchmarks/patch_gate_gpu.py cost                   four ways to lay out the fused projection, timed
 
 PATCHES is a folder from `k3 patches export`. The checkpoint's gate has row blocks of different size (powers of two
@@ -214,14 +215,32 @@ def _config(fp8_modules: list[str]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- the accuracy
 def accuracy(folder: Path, patches: Path) -> None:
     """Run the engine with the patches off, on, and on in an engine process of its own; print errors and tokens."""
-    for title, extra in (
-        ("patches off", {"K3_PATCHES": "off", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
-        ("patches on", {"K3_PATCHES": "strict", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}),
-        ("patches on, engine in its own process", {"K3_PATCHES": "strict", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}),
-    ):
+    off, on = {"K3_PATCHES": "off"}, {"K3_PATCHES": "strict"}
+    inside, apart = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}, {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    _compare(
+        folder,
+        patches,
+        "_measure",
+        {
+            "patches off": off | inside,
+            "patches on": on | inside,
+            "patches on, engine in its own process": on | apart,
+        },
+    )
+
+
+def ranks(folder: Path, patches: Path) -> None:
+    """Run the engine on two GPUs, patches off and on; print the errors in each of its two workers."""
+    ours = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}  # the measuring function goes to the workers
+    runs = {"TP 2, patches off": {"K3_PATCHES": "off"}, "TP 2, patches on": {"K3_PATCHES": "strict"}}
+    _compare(folder, patches, "_measure_ranks", {title: extra | ours for title, extra in runs.items()})
+
+
+def _compare(folder: Path, patches: Path, step: str, runs: dict[str, dict[str, str]]) -> None:
+    for title, extra in runs.items():
         path = os.pathsep.join(filter(None, [str(patches), os.environ.get("PYTHONPATH")]))
         environ = {**os.environ, **extra, "PYTHONPATH": path, "VLLM_USE_FLASHINFER_SAMPLER": "0"}
-        command = [sys.executable, __file__, "_measure", str(folder)]
+        command = [sys.executable, __file__, step, str(folder)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
         print(f"== {title} (exit code {done.returncode})")
         shown = [line for line in done.stdout.splitlines() + done.stderr.splitlines() if _worth_showing(line)]
@@ -242,41 +261,80 @@ def _worth_showing(line: str) -> bool:
 
 def measure(folder: Path) -> None:
     """In the engine: the fused projection's output against the dequantised checkpoint, by kind of row."""
-    import torch
-    from safetensors import safe_open
-    from vllm import LLM, SamplingParams
+    engine = _engine(folder)
+    _generate(engine)
+    gc.unfreeze()  # the engine has frozen its objects, which hides them from the next line
+    layers = [o for o in gc.get_objects() if type(o).__name__ == "KimiK3MergedQKVGateLinear"]
+    if layers:  # else the model lives in another process; the tokens above are the proof
+        print("\n".join(f"RESULT {line}" for line in _errors(folder, layers[0], 0, 1)))
 
-    engine = LLM(
+
+def measure_ranks(folder: Path) -> None:
+    """In each worker of an engine on two GPUs: the same, for the rows that the worker has."""
+    engine = _engine(folder, 2)
+    _generate(engine)
+    for rank, lines in enumerate(engine.collective_rpc(_errors_of_worker, args=(str(folder),))):
+        print("\n".join(f"RESULT rank {rank}: {line}" for line in lines))
+
+
+def _engine(folder: Path, tp: int = 1) -> Any:
+    from vllm import LLM
+
+    return LLM(
         model=str(folder),
         skip_tokenizer_init=True,
         enforce_eager=True,
         max_model_len=1024,
         gpu_memory_utilization=0.2,
+        kv_cache_memory_bytes=2**29,
+        tensor_parallel_size=tp,
+        disable_custom_all_reduce=tp > 1,
         kernel_config={"linear_backend": "triton", "enable_flashinfer_autotune": False},
     )
+
+
+def _generate(engine: Any) -> None:
+    from vllm import SamplingParams
+
     prompt: Any = {"prompt_token_ids": list(range(3, 67))}
     answer = engine.generate(
         [prompt], SamplingParams(max_tokens=16, temperature=0.0, detokenize=False, prompt_logprobs=0)
     )
     total = sum(next(iter(token.values())).logprob for token in answer[0].prompt_logprobs[1:])
     print("RESULT tokens", list(answer[0].outputs[0].token_ids), "prompt log-probability", round(total, 4))
-    gc.unfreeze()  # the engine has frozen its objects, which hides them from the next line
-    layers = [o for o in gc.get_objects() if type(o).__name__ == "KimiK3MergedQKVGateLinear"]
-    if not layers:
-        return  # the model lives in another process; the tokens above are the proof
-    with safe_open(folder / "model.safetensors", "pt", device="cuda") as file:
+
+
+def _errors_of_worker(worker: Any, folder: str) -> list[str]:
+    """Runs in a worker: the errors of its share of the projection, and its pid."""
+    from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+
+    found = [m for m in worker.get_model().modules() if type(m).__name__ == "KimiK3MergedQKVGateLinear"]
+    rank, size = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+    return [f"pid {os.getpid()}, TP rank {rank} of {size}", *_errors(Path(folder), found[0], rank, size)]
+
+
+def _errors(folder: Path, layer: Any, rank: int, size: int) -> list[str]:
+    """Relative errors of one rank's projection: q_a and kv_a whole, its share of the gate's rows."""
+    import torch
+    from safetensors import safe_open
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    with safe_open(folder / "model.safetensors", "pt", device=str(device)) as file:
         at = f"model.layers.{MLA_LAYER}.self_attn"
-        parts = [
+        q_a, kv_a, whole_gate = (
             dequantised(file.get_tensor(f"{at}.{name}.weight"), file.get_tensor(f"{at}.{name}.weight_scale"))
             for name in ("q_a_proj", "kv_a_proj_with_mqa", "g_proj")
-        ]
+        )
+    width = HEADS * HEAD // size
+    parts = [q_a, kv_a, whole_gate[rank * width : (rank + 1) * width]]
     torch.manual_seed(1)
-    x = torch.randn(256, HIDDEN, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(256, HIDDEN, device=device, dtype=torch.bfloat16)
     with torch.inference_mode():
-        output = layers[0](x)[0].float()
+        output = layer(x)[0].float()
     expected = x.float() @ torch.cat(parts).T
     gate_from = Q_LORA + KV_LORA + ROPE
-    gate = torch.arange(HEADS * HEAD, device="cuda")
+    gate = torch.arange(width, device=device)
+    lines = []
     for name, rows in (
         ("q_a rows", slice(0, Q_LORA)),
         ("kv_a rows", slice(Q_LORA, gate_from)),
@@ -284,10 +342,10 @@ def measure(folder: Path) -> None:
         ("gate rows, second half of each block", gate_from + gate[gate % BLOCK >= 64]),
     ):
         error = (output[:, rows] - expected[:, rows]).norm() / expected[:, rows].norm()
-        print(f"RESULT relative error {name}: {error.item():.4f}")
+        lines.append(f"relative error {name}: {error.item():.4f}")
     first = gate_from + gate[gate % BLOCK < 64].view(-1, 64)
     worst = ((output[:, first] - expected[:, first]).norm(dim=(0, 2)) / expected[:, first].norm(dim=(0, 2))).tolist()
-    print("RESULT per gate block, first half:", " ".join(f"{error:.3f}" for error in worst))
+    return [*lines, "per gate block, first half: " + " ".join(f"{error:.3f}" for error in worst)]
 
 
 # ----------------------------------------------------------------------------------------------------- the cost
@@ -392,10 +450,14 @@ def main() -> None:
             write_model(Path(folder))
         case ["accuracy", folder, patches]:
             accuracy(Path(folder), Path(patches))
+        case ["ranks", folder, patches]:
+            ranks(Path(folder), Path(patches))
         case ["cost"]:
             cost()
         case ["_measure", folder]:
             measure(Path(folder))
+        case ["_measure_ranks", folder]:
+            measure_ranks(Path(folder))
         case _:
             sys.exit(__doc__)
 

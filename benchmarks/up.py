@@ -1,9 +1,11 @@
-"""`k3 up` with a real engine on this machine: how long a start takes, and how soon the end of its core is told.
+"""`k3 up` with a real engine on this machine: how long a start takes, and how soon the end of a part of it is told.
 
-    python benchmarks/up.py MODEL --python ENGINE_PYTHON [--engine vllm|sglang] [--kills N] [-- words for the engine]
+    python benchmarks/up.py MODEL --python ENGINE_PYTHON [--engine vllm|sglang] [--gpus N] [--kills N]
+        [--part core|worker] [-- words for the engine]
 
-MODEL is a checkpoint that this machine can serve: on a GPU one of `k3 tiny`. Beside our time to tell a killed core
-stands what the engine takes by itself: until its own first process ends.
+MODEL is a checkpoint that this machine can serve: on a GPU one of `k3 tiny`. Beside our time to tell a killed part
+stands what the engine takes by itself: until its own first process ends. vLLM has workers beside its core when it
+takes several GPUs; the one that is killed is the last.
 """
 
 from __future__ import annotations
@@ -25,14 +27,15 @@ from k3stack.launch.state import Run, Store
 from k3stack.ports import free_port, title_of
 
 K3 = (sys.executable, "-c", "from k3stack.cli.main import main; main()")
-CORES = ("VLLM::EngineCore", "sglang::scheduler")
-LOADING = "Starting to load model", "Load weight begin"
+PARTS = {"core": ("VLLM::EngineCore", "sglang::scheduler"), "worker": ("VLLM::Worker", "sglang::scheduler")}
+LOADING = "Loading model from", "Starting to load model", "Load weight begin"
 PATIENCE_S = 900.0
 
 
 def begin(store: Store, asked: argparse.Namespace) -> subprocess.Popen[str]:
     """`k3 up` in a process of its own; what it says goes to a file."""
     words = [*K3, "up", asked.model, "--engine", asked.engine, "--python", asked.python, "--check", "none", "--json"]
+    words += ["--gpus", str(asked.gpus)] if asked.gpus else []
     words += ["--port", str(free_port()), "--state", str(store.folder), "--", *asked.words]
     with said(store).open("w") as file:
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=file, text=True)
@@ -50,15 +53,16 @@ def result(store: Store, command: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-def core_of(run: Run) -> int:
-    """The pid of the engine's core."""
+def part_of(run: Run, part: str) -> int:
+    """The pid of the engine's core, or of its last worker."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        for pid in processes_of(run.id, run.process, run.supervisor):
-            if (title_of(pid) or "").startswith(CORES):
-                return pid
+        titles = {pid: title_of(pid) or "" for pid in processes_of(run.id, run.process, run.supervisor)}
+        found = [pid for pid, title in titles.items() if title.startswith(PARTS[part])]
+        if found:
+            return max(found, key=titles.__getitem__)
         time.sleep(0.05)
-    sys.exit("the engine has no core")
+    sys.exit(f"the engine has no {part}")
 
 
 def run_that_loads(store: Store, command: subprocess.Popen[str]) -> Run:
@@ -114,7 +118,9 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--python", required=True)
     parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--gpus", type=int)
     parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--part", choices=tuple(PARTS), default="core")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
     asked = parser.parse_args(given[:cut])
@@ -128,19 +134,19 @@ def main() -> None:
             result(store, begin(store, asked))
             (run,) = store.read().runs
             assert run.process is not None
-            alone.append(ends_s(run.process, kill(core_of(run))))
+            alone.append(ends_s(run.process, kill(part_of(run, asked.part))))
             down_s(store)
             command = begin(store, asked)
             run = run_that_loads(store, command)
-            killed = kill(core_of(run))
+            killed = kill(part_of(run, asked.part))
             gone.append(told_s(store, command, killed, ") is gone"))
             told.append(told_s(store, command, killed, "failed after"))
             likely = result(store, command)["followed"]["diagnosis"]["causes"][0]
-            print(f"core killed while it loads: told as {likely['id']}: {likely['quote']}")
+            print(f"{asked.part} killed while it loads: told as {likely['id']}: {likely['quote']}")
     if told:
-        soon, why = statistics.median(gone), statistics.median(told)
-        print(f"core killed while it loads: told after {soon:.2f} s, and why after {why:.2f} s")
-        print(f"core killed when it is ready: its first process ends by itself after {statistics.median(alone):.2f} s")
+        soon, why, itself = statistics.median(gone), statistics.median(told), statistics.median(alone)
+        print(f"{asked.part} killed while it loads: told after {soon:.2f} s, and why after {why:.2f} s")
+        print(f"{asked.part} killed when it is ready: its first process ends by itself after {itself:.2f} s")
 
 
 if __name__ == "__main__":

@@ -70,11 +70,19 @@ def test_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert ran.code == 0 and "GPUs: none" in ran.out
 
 
-SMI = "0, NVIDIA H200, 143771, 615, 143156, 580.159.04\n1, NVIDIA H200, 143771, 615, 1000, 580.159.04\n"
+SMI = (
+    "0, NVIDIA H200, 143771, 615, 143156, 580.159.04, GPU-aa11\n"
+    "1, NVIDIA H200, 143771, 615, 1000, 580.159.04, GPU-bb22\n"
+)
 
 
 def fake_tool(monkeypatch: pytest.MonkeyPatch, name: str, text: str | None) -> None:
     monkeypatch.setattr(machine, "vendor_tool", lambda *command: text if command[0] == name else None)
+
+
+@pytest.fixture(autouse=True)
+def all_gpus_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def test_nvidia_smi_where_nvml_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +95,29 @@ def test_nvidia_smi_where_nvml_is_absent(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found[1].free_bytes == 1000 * 2**20
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "0, NVIDIA H200, [N/A], 0, 1, 580", None])
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [
+        ("1", [1]),
+        ("1,0", [0, 1]),
+        ("GPU-bb", [1]),
+        ("GPU-", []),  # a start that both share names none
+        ("", []),
+        ("-1", []),
+        ("0,7,1", [0]),  # CUDA reads no further than the first that there is not
+        ("MIG-aa11", []),
+    ],
+)
+def test_gpus_that_the_environment_leaves_out(monkeypatch: pytest.MonkeyPatch, asked: str, left: list[int]) -> None:
+    fake_tool(monkeypatch, "nvidia-smi", SMI)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
+    missing: list[str] = []
+    found, _ = machine._nvidia_smi(missing)
+    assert [one.index for one in found] == left
+    assert len(left) == 2 or f"CUDA_VISIBLE_DEVICES={asked}" in missing[0]
+
+
+@pytest.mark.parametrize("text", ["", "garbage", "0, NVIDIA H200, [N/A], 0, 1, 580, GPU-aa", None])
 def test_a_tool_that_says_nothing_useful(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
     fake_tool(monkeypatch, "nvidia-smi", text)
     missing: list[str] = []

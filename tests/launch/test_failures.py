@@ -199,3 +199,9 @@ def test_the_page_is_written_from_the_data() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "troubleshooting.md").read_text() == module.write(), "run `make docs`"
+
+
+def test_a_worker_that_was_killed_leaves_no_error_that_nobody_knows() -> None:
+    """vLLM 0.33.0 on two H200, TP 2: a worker was killed when all was ready."""
+    found = recognise((LOGS / "worker-died-h200-tp2.log").read_text())
+    assert [one.id for one in found.causes] == ["worker-died", "engine-dead"] and found.first_error is None

@@ -36,9 +36,10 @@ def test_real_starts(name: str) -> None:
     assert reader.progress["load"].share == reader.progress["capture"].share == 1.0
 
 
-def test_a_start_of_kimi_k3_on_a_gpu() -> None:
+@pytest.mark.parametrize("name", ["good-vllm-h200", "good-vllm-h200-tp2"])
+def test_a_start_of_kimi_k3_on_gpus(name: str) -> None:
     """vLLM 0.33.0's second model runner and fastsafetensors have words of their own."""
-    reader = read((LOGS / "good-vllm-h200.log").read_text())
+    reader = read((LOGS / f"{name}.log").read_text())
     assert list(reader.began_s) == ["start", "load", "prepare", "capture", "listen", "ready"]
     assert reader.progress["load"].share == 1.0
 
@@ -86,3 +87,9 @@ def test_unknown_lines_change_nothing(lines: list[str]) -> None:
 def test_an_unknown_engine() -> None:
     with pytest.raises(NotKnownError, match="vllm"):
         PhaseReader("tgi")
+
+
+def test_a_kernel_that_is_compiled_first_is_named() -> None:
+    """From a first start on two H200 without FlashInfer's built kernels."""
+    line = "2026-11-30 10:48:21,839 - INFO - core.py:594 - flashinfer.jit: Building JIT module trtllm_comm; "
+    assert read(f"{line}this can take several minutes on first use.\nnext\n").builds == ["trtllm_comm"]

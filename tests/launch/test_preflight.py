@@ -14,7 +14,7 @@ import pytest
 from k3stack.checkpoint.tiny import write_tiny
 from k3stack.errors import UnavailableError, UsageError
 from k3stack.hardware.disk import Disk
-from k3stack.hardware.machine import FoundGpu
+from k3stack.hardware.machine import FoundGpu, Machine
 from k3stack.launch import probes, probes_gpu
 from k3stack.launch.checks import CHECKS, run_checks
 from k3stack.launch.facts import (
@@ -34,7 +34,7 @@ from k3stack.launch.facts import (
     Wanted,
 )
 from k3stack.launch.findings import Status
-from k3stack.launch.preflight import preflight
+from k3stack.launch.preflight import observe, preflight
 from k3stack.launch.rendezvous import parse_address, reach, wait_for
 from k3stack.ports import free_port, holder_of, listeners
 from k3stack.spec.schemes import Scheme
@@ -253,3 +253,16 @@ def test_a_head_that_is_not_there_and_one_that_says_nothing() -> None:
 def test_an_address_that_is_none(text: str) -> None:
     with pytest.raises(UsageError):
         parse_address(text)
+
+
+def test_only_what_is_of_the_usable_gpus_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine((replace(B300, index=1),), "580.95.05", 1, 1, 1, (), ())
+    monkeypatch.setattr("k3stack.launch.preflight.look", lambda *_: machine)
+    links = (GpuLinks(0, 0, 18, "completed"), GpuLinks(1, 18, 18, "completed"))
+    monkeypatch.setattr(probes_gpu, "gpu_links", lambda: links)
+    held = tuple(GpuProcess(gpu, 7, "python", 1) for gpu in (0, -1))
+    monkeypatch.setattr(probes_gpu, "gpu_processes", lambda: held)
+    facts = observe(Wanted(engine="reference"))
+    assert facts.links == links[1:] and facts.processes == held[1:], "a process of an unknown GPU is kept"
+    monkeypatch.setattr(probes_gpu, "gpu_processes", lambda: None)
+    assert observe(Wanted(engine="reference")).processes is None

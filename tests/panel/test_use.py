@@ -133,6 +133,12 @@ MACHINE = {"name": "NVIDIA GB200", "memory_bytes": 198_000_000_000, "driver": ""
     ("found", "says", "layout"),
     [
         ({"hardware": "h200", "count": 8}, "What is shown takes 16 GPUs, 2 nodes", "TP16"),
+        # as a machine with two H200 answered, 2026-11-30
+        (
+            {"hardware": "h200", "name": "NVIDIA H200", "count": 2, "memory_bytes": 150_109_880_320},
+            "What is shown takes 16 GPUs, 2 nodes",
+            "TP16",
+        ),
         ({"hardware": "b300", "count": 16}, "TP8 → TP1 x DP16 + EP", "TP1 x DP16 + EP"),
         ({"hardware": "h100", "count": 8}, "not on H100", "TP8"),
     ],

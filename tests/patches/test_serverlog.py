@@ -94,3 +94,18 @@ def test_releases_that_nobody_read_are_not_guessed() -> None:
     assert expected_numbers("0.34.0") is None
     assert expected_numbers("0.28.0") == (4, 5)
     assert expected_numbers("0.33.0+cu130") == (6,)
+
+
+def test_a_real_log_of_two_gpus_has_the_patches_in_both_workers() -> None:
+    report = read_log((DATA / "h200-two-gpus.log").read_text().splitlines())
+    active = {p.name: [n for n, state in p.states.items() if state is State.APPLIED] for p in report.processes}
+    assert active == {name: [1, 6] for name in ("APIServer", "EngineCore", "Worker_TP0", "Worker_TP1")}
+    assert report.quantization == "modelopt_mixed" and report.good
+
+
+def test_another_checkpoint_than_nvidias_needs_no_patch() -> None:
+    report = read_log((DATA / "h200-mxfp4.log").read_text().splitlines())
+    assert (report.quantization, report.expected, report.missing) == ("mxfp4", (), ())
+    assert not report.seen and report.good
+    unknown = [line for line in (DATA / "h200-mxfp4.log").read_text().splitlines() if "V1 LLM engine" not in line]
+    assert not read_log(["vLLM API server version 0.33.0", *unknown]).good

@@ -174,6 +174,16 @@ def test_what_a_tiny_kimi_k3_reports_on_an_h200_is_as_predicted() -> None:
     assert site.gpu_of(seen) == "h200"
 
 
+def test_what_two_h200_report_is_as_predicted() -> None:
+    """The same with NVFP4 experts, FP8 attention and TP 2, the cache's bytes set by hand: to the token."""
+    seen = read_log(ROOT / "tests/launch/logs/good-vllm-h200-tp2.log")
+    compared = compare(seen, ModelSpec.from_config(tiny_config(Scheme.NVFP4_MIXED)))
+    computed = {one.quantity: one for one in compared if one.reported is not None and one.origin is Origin.COMPUTED}
+    assert {"model load memory", "block size", "padding layers", "maximum concurrency"} <= set(computed)
+    assert all(one.agrees for one in computed.values()), computed
+    assert computed["GPU KV cache size"].reported == computed["GPU KV cache size"].predicted == 157_696
+
+
 def test_saving_keeps_other_entries_and_survives_no_damage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     one, two = Reserves(1, 2, 3, 4, "one"), Reserves(5, 6, 7, 8, "two")

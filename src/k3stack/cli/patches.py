@@ -76,7 +76,7 @@ def log(file: Annotated[Path, typer.Argument(help="A server log.")], as_json: Js
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=file, hint=next_step(error)) from error
     Output(as_json).result(report, lambda console: _show_log(report, console))
-    if report.missing or not report.seen:
+    if not report.good:
         raise typer.Exit(NO)
 
 
@@ -120,7 +120,8 @@ def _show_log(report: LogReport, console: Console) -> None:
             for wanted in (State.APPLIED, State.CANNOT, State.DISABLED)
         ]
         table.add_row(process.name, str(process.pid), *cells, process.source.value)
-    console.print(table if report.seen else "No process said anything about patches: they were not there.")
+    silent = f"No process said anything about patches: {'none is needed' if report.good else 'they were not there'}."
+    console.print(table if report.seen else silent)
     for failure in report.failures:
         console.print(f"failed: {failure}")
     if report.expected is None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from k3stack.hardware.disk import Disk, disks
 from k3stack.hardware.table import Gpu, recognise
+from k3stack.hardware.visible import VARIABLE, visible
 
 __all__ = ["FoundGpu", "Machine", "Nic", "look", "plannable", "vendor_tool"]
 
@@ -49,6 +50,7 @@ class Machine:
     """What was found.
 
     Attributes:
+        gpus: those that programs here may use; CUDA_VISIBLE_DEVICES may leave others out.
         driver: the GPU driver's version, or None.
         missing: what could not be looked at, and why.
     """
@@ -108,14 +110,15 @@ def _nvidia(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
         missing.append(f"NVIDIA GPUs: none ({error})")
         return [], None
     try:
-        found = []
+        found, uuids = [], []
         for index in range(pynvml.nvmlDeviceGetCount()):
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuids.append(_text(pynvml.nvmlDeviceGetUUID(handle)))
             # Version 2 tells what the driver reserves: an H200's 143,771 MiB are 143,156 for programs, as vLLM prints.
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
             usable = int(memory.total) - int(memory.reserved)
             found.append(_found(index, _text(pynvml.nvmlDeviceGetName(handle)), usable, int(memory.free)))
-        return found, _text(pynvml.nvmlSystemGetDriverVersion())
+        return _usable(found, uuids, missing), _text(pynvml.nvmlSystemGetDriverVersion())
     except pynvml.NVMLError as error:
         missing.append(f"NVIDIA GPUs: the driver refused ({error})")
         return [], None
@@ -124,21 +127,32 @@ def _nvidia(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
 
 
 def _nvidia_smi(missing: list[str]) -> tuple[list[FoundGpu], str | None]:
-    fields = "index,name,memory.total,memory.reserved,memory.free,driver_version"
+    fields = "index,name,memory.total,memory.reserved,memory.free,driver_version,uuid"
     text = vendor_tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
     if text is None:
         missing.append("NVIDIA GPUs: none (neither the driver's library nor nvidia-smi answers)")
         return [], None
-    found, driver = [], None
+    found, uuids, driver = [], [], None
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) != 6 or not all(cells[at].isdigit() for at in (0, 2, 3, 4)):
+        if len(cells) != 7 or not all(cells[at].isdigit() for at in (0, 2, 3, 4)):
             missing.append(f"NVIDIA GPUs: nvidia-smi printed {line!r}")
             continue
         total, reserved, free = (int(cells[at]) * 2**20 for at in (2, 3, 4))
         found.append(_found(int(cells[0]), cells[1], total - reserved, free))
+        uuids.append(cells[6])
         driver = cells[5]
-    return found, driver
+    return _usable(found, uuids, missing), driver
+
+
+def _usable(found: list[FoundGpu], uuids: list[str], missing: list[str]) -> list[FoundGpu]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; the others are named as missing."""
+    left = visible([(one.index, uuid) for one, uuid in zip(found, uuids, strict=True)], os.environ)
+    if left is None or len(left) == len(found):
+        return found
+    out = ", ".join(str(one.index) for one in found if one.index not in left)
+    missing.append(f"NVIDIA GPUs: {out} left out by {VARIABLE}={os.environ[VARIABLE]}")
+    return [one for one in found if one.index in left]
 
 
 def _amd(missing: list[str]) -> list[FoundGpu]:

@@ -166,6 +166,7 @@ def follow(
                 log.read(now)
                 return Followed(False, now, dict(reader.began_s), diagnosis=replace(found, phase=reader.title))
             _warn(lines, log, warned, on_line)
+            _tell_of_builds(reader, warned, on_line)
             _warn_of_full_disks(log, warned, on_line)
             if watch.quiet_s() > patience.quiet_s / 10 and not watch.told:
                 watch.told = True
@@ -241,6 +242,14 @@ def _warn(lines: list[str], log: _Log, warned: set[str], on_line: Callable[[str]
         if not cause.symptom and cause.id not in warned:
             warned.add(cause.id)
             on_line(f"the log says: {cause.title}: {_short(cause)}")
+
+
+def _tell_of_builds(reader: PhaseReader, warned: set[str], on_line: Callable[[str], None]) -> None:
+    """A kernel that is compiled at the first start moves nothing that one sees, for minutes."""
+    for name in reader.builds:
+        if f"builds {name}" not in warned:
+            warned.add(f"builds {name}")
+            on_line(f"FlashInfer compiles {name}: the first start can stand here for minutes, later ones have it built")
 
 
 def _warn_of_full_disks(log: _Log, warned: set[str], on_line: Callable[[str], None]) -> None:

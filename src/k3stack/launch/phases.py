@@ -33,6 +33,7 @@ class _Engine(BaseModel):
     date: date
     phases: tuple[Phase, ...]
     progress: dict[str, tuple[str, ...]]
+    builds: tuple[str, ...] = ()
 
 
 class _Table(BaseModel):
@@ -78,16 +79,21 @@ class PhaseReader:
     """Fed with text as it comes, knows the current phase, when each began, and how far it is.
 
     Progress bars end their lines with a carriage return, so that counts as a line's end too.
+
+    Attributes:
+        builds: what the engine began to compile that others have built, by name.
     """
 
     engine: str
     current: str = "start"
     began_s: dict[str, float] = field(default_factory=lambda: {"start": 0.0})
     progress: dict[str, Progress] = field(default_factory=dict)
+    builds: list[str] = field(default_factory=list)
     _rest: str = ""
     _order: dict[str, int] = field(default_factory=dict)
     _starts: list[tuple[str, re.Pattern[str]]] = field(default_factory=list)
     _shares: dict[str, list[re.Pattern[str]]] = field(default_factory=dict)
+    _builds: list[re.Pattern[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         known = _engine(self.engine)
@@ -98,6 +104,7 @@ class PhaseReader:
             if phase.patterns
         ]
         self._shares = {name: [re.compile(one) for one in patterns] for name, patterns in known.progress.items()}
+        self._builds = [re.compile(one) for one in known.builds]
 
     @property
     def title(self) -> str:
@@ -118,6 +125,7 @@ class PhaseReader:
             if self._order[name] > self._order[self.current] and pattern.search(line):
                 self.current = name
                 self.began_s[name] = now_s
+        self.builds += [match["what"] for one in self._builds if (match := one.search(line))]
         self._read_progress(line, now_s)
 
     def _read_progress(self, line: str, now_s: float) -> None:

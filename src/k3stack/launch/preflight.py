@@ -6,19 +6,22 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from k3stack.hardware.disk import Disk
-from k3stack.hardware.machine import look
+from k3stack.hardware.machine import Machine, look
 from k3stack.launch import probes, probes_gpu
 from k3stack.launch.checks import run_checks
 from k3stack.launch.chosen import Asked, Chosen
-from k3stack.launch.facts import Facts, Wanted
+from k3stack.launch.facts import Facts, GpuLinks, GpuProcess, Wanted
 from k3stack.launch.findings import Findings
 from k3stack.launch.rendezvous import reach
 from k3stack.recipe.choice import UTILIZATION_STANDARD
 from k3stack.recipe.deployment import Deployment, Role
 
 DEFAULT_PORT = 8000
+
+_Seen = TypeVar("_Seen", GpuLinks, GpuProcess)
 
 __all__ = ["observe", "preflight", "wanted_for", "wanted_of"]
 
@@ -97,8 +100,8 @@ def observe(
             wanted=wanted if found is None else replace(wanted, model_bytes=wanted.model_bytes or found.size_bytes),
             gpus=seen.gpus,
             driver=seen.driver,
-            processes=processes.result(),
-            links=links.result(),
+            processes=_of(seen, processes.result()),
+            links=_of(seen, links.result()),
             imex=probes_gpu.imex_channels(),
             ram_bytes=seen.ram_bytes,
             ram_free_bytes=seen.ram_free_bytes,
@@ -116,6 +119,12 @@ def observe(
             rdma=ports,
             peermem=peermem,
         )
+
+
+def _of(machine: Machine, seen: tuple[_Seen, ...] | None) -> tuple[_Seen, ...] | None:
+    """What is of the GPUs that may be used; a GPU that could not be told is kept."""
+    usable = {gpu.index for gpu in machine.gpus}
+    return None if seen is None else tuple(one for one in seen if one.gpu in usable or one.gpu < 0)
 
 
 def _asks(wanted: Wanted) -> bool:

@@ -22,6 +22,9 @@ _PREFIX = re.compile(r"\((?P<name>[^()]+?) pid=(?P<pid>\d+)\)")
 _VERSION = re.compile(r"(?:API server version|vLLM version|V1 LLM engine \(v)\s*(?P<vllm>\d+\.\d+\.\d+)")
 _LOADED = re.compile(r"Loading weights took|Starting to load model|Model loading took")
 """What a process says only if the model's weights are in it."""
+_QUANTIZED = re.compile(r"V1 LLM engine .*\bquantization=(?P<name>\w+)")
+_PATCHED = "modelopt"
+"""How vLLM names the scheme of NVIDIA's checkpoints, or begins to; the patches are for these."""
 
 
 class Source(StrEnum):
@@ -48,11 +51,13 @@ class ProcessReport:
 class LogReport:
     """A server log, read.
 
-    `expected` are the patches that this vLLM release needs for nvidia/Kimi-K3-NVFP4, None if not known. `missing`
-    are those that some process with the model does not have, and those that could not apply.
+    `expected` are the patches that this vLLM release needs for nvidia/Kimi-K3-NVFP4, None if not known; none where the
+    log names another `quantization`. `missing` are those that some process with the model does not have, and those
+    that could not apply.
     """
 
     vllm: str | None
+    quantization: str | None
     processes: tuple[ProcessReport, ...]
     failures: tuple[str, ...]
     expected: tuple[int, ...] | None
@@ -63,12 +68,18 @@ class LogReport:
         """Whether any process said anything about patches."""
         return any(process.source is not Source.SILENT for process in self.processes)
 
+    @property
+    def good(self) -> bool:
+        """Whether every process has what it needs, as far as the log tells."""
+        return not self.missing and (self.seen or self.expected == ())
+
 
 @dataclass(slots=True)
 class _Reader:
     """What has been read so far. Pid 0 stands for a log without process names."""
 
     vllm: str | None = None
+    quantization: str | None = None
     names: dict[int, str] = field(default_factory=dict)
     summaries: dict[int, dict[int, State]] = field(default_factory=dict)
     applied: dict[int, set[int]] = field(default_factory=dict)
@@ -78,6 +89,8 @@ class _Reader:
     def read(self, line: str) -> None:
         if found := _VERSION.search(line):
             self.vllm = self.vllm or found["vllm"]
+        if found := _QUANTIZED.search(line):
+            self.quantization = found["name"]
         prefix = _PREFIX.search(line)
         pid = int(prefix["pid"]) if prefix else 0
         if found := _SUMMARY.search(line):
@@ -116,6 +129,8 @@ def read_log(lines: Iterable[str]) -> LogReport:
         reader.read(line)
     processes = reader.processes()
     expected = expected_numbers(reader.vllm) if reader.vllm else None
+    other = reader.quantization is not None and not reader.quantization.startswith(_PATCHED)
+    expected = () if other else expected
     failed = {n for process in processes for n, state in process.states.items() if state is State.CANNOT}
     absent = {
         number
@@ -123,4 +138,4 @@ def read_log(lines: Iterable[str]) -> LogReport:
         if not processes or any(process.states.get(number) is not State.APPLIED for process in processes)
     }
     failures = tuple(dict.fromkeys(reader.failures))
-    return LogReport(reader.vllm, processes, failures, expected, tuple(sorted(failed | absent)))
+    return LogReport(reader.vllm, reader.quantization, processes, failures, expected, tuple(sorted(failed | absent)))

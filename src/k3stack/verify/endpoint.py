@@ -81,17 +81,34 @@ class Endpoint:
         self.target = target
         self.seen: list[Answer] = []
         self.answers = self.prompt_tokens = self.completion_tokens = self.waits = 0
-        timeout = httpx.Timeout(target.silence_s, connect=target.connect_s, pool=None)
+        self._headers, self._trusted = _headers(target), httpx.create_ssl_context()
+        self._http = self._client()
+        self._left: list[httpx.AsyncClient] = []
+
+    def _client(self) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(self.target.silence_s, connect=self.target.connect_s, pool=None)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEPT_S)
-        self._http = httpx.AsyncClient(
-            base_url=target.base, timeout=timeout, limits=limits, headers=_headers(target), follow_redirects=False
-        )
+        return httpx.AsyncClient(
+            base_url=self.target.base, timeout=timeout, limits=limits, headers=self._headers, follow_redirects=False,
+            verify=self._trusted,
+        )  # fmt: skip
+
+    def _look_at(self, status: int) -> None:
+        """Use no connection again after a server's error.
+
+        uvicorn, before vLLM and SGLang, closes a connection unsaid when the application raises after its answer: the
+        next request on it would be lost, and the check that sent it blamed.
+        """
+        if status >= 500:
+            self._left.append(self._http)
+            self._http = self._client()
 
     async def __aenter__(self) -> Endpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        for client in (self._http, *self._left):
+            await client.aclose()
 
     def forget(self, keep: int) -> None:
         """Drop all but the latest answers from `seen`: a soak makes more than memory should hold."""
@@ -196,6 +213,7 @@ class Endpoint:
         started = time.perf_counter()
         try:
             async with self._http.stream("POST", CHAT, content=sent.encode(), headers=headers) as response:
+                self._look_at(response.status_code)
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
                     raise Refused(sent, Reply(response.status_code, text, time.perf_counter() - started))
@@ -216,6 +234,7 @@ class Endpoint:
         except httpx.HTTPError as error:
             sent = f"{method} {path}" if content is None else content.decode(errors="replace")
             raise self._lost(sent, error, silence_s) from error
+        self._look_at(response.status_code)
         kind = response.headers.get("Content-Type", "")
         return Reply(response.status_code, response.text, time.perf_counter() - started, kind)
 

@@ -7,14 +7,15 @@ that are recycled dirty, transfers that are not awaited: single requests never s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import TOO_MANY, Refused
-from k3stack.verify.likeness import alike
-from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Exchange, Figure, Level
+from k3stack.verify.rounding import Strayed, explained_by_copies, same
 from k3stack.verify.session import Session
 from k3stack.verify.statistics import ratio
 from k3stack.verify.texts import document
@@ -81,6 +82,8 @@ async def prefix_shared(session: Session) -> Verdict:
     if wave.faults:
         what = f"{len(wave.faults)} of 8 wrong; first: {wave.faults[0].note}"
         return failed(what, *wave.faults[:4], figures=wave.figures)
+    if wave.strayed:
+        return _strayed(wave.strayed, 8, wave.figures)
     if wave.distinct < 4:
         return not_applicable(f"eight prompts get only {wave.distinct} different answers from these random weights")
     return passed("eight questions about one document, each with its own answer", figures=wave.figures)
@@ -116,6 +119,8 @@ async def _needles(
     figures = [Figure("right answers", 100 * ratio(right, total), "%"), *waves_done[-1].figures]
     if faults:
         return failed(f"{len(faults)} of {total} wrong; first: {faults[0].note}", *faults[:4], figures=figures)
+    if strayed := [one for wave in waves_done for one in wave.strayed]:
+        return _strayed(strayed, total, figures)
     if session.untrained and min(wave.distinct for wave in waves_done) < prompts / 2:
         few = f"{prompts} prompts get only {waves_done[-1].distinct} different answers from these random weights"
         return not_applicable(f"{few}: that they are equal to those alone proves nothing", figures=figures)
@@ -123,13 +128,26 @@ async def _needles(
     return passed(f"{total} of {total} answers {what}, {at_once} at once", figures=figures)
 
 
+def _strayed(strayed: Sequence[Exchange], total: int, figures: Sequence[Figure]) -> Verdict:
+    """Rounding that is blown up hides what one request may do to a few others: no pass, and no fault that was shown."""
+    what = f"{len(strayed)} of {total} stray from their answers alone, and so does a prompt among copies of itself"
+    return warned(f"{what}: rounding, as near ties of random weights blow it up", *strayed[:2], figures=figures)
+
+
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """One wave of requests: an exchange for each wrong answer, and how many different answers were right."""
+    """One wave of requests.
+
+    Attributes:
+        faults: an exchange for each wrong answer.
+        distinct: how many different answers were right.
+        strayed: an exchange for each answer that differs from the one alone by rounding that is blown up.
+    """
 
     faults: tuple[Exchange, ...]
     distinct: int
     figures: tuple[Figure, ...]
+    strayed: tuple[Exchange, ...] = ()
 
 
 async def _trained_wave(session: Session, at_once: int, streamed: bool, records: int) -> _Wave:
@@ -187,19 +205,24 @@ async def _untrained_wave(session: Session, known: list[tuple[dict[str, Any], An
     """Judged by equality: at temperature 0 a prompt has one answer, whoever else is being served, but for rounding."""
     outcomes = await session.together([body for body, _ in known], streamed)
     alone = [answer for _, answer in known]
-    faults, rounded = [], 0
-    for number, (outcome, own) in enumerate(zip(outcomes, alone, strict=True)):
+    faults, strayed, notes, rounded = [], [], [], 0
+    for number, (outcome, (body, own)) in enumerate(zip(outcomes, known, strict=True)):
         if not isinstance(outcome, Answer):
             faults.append(_exchange(outcome, f"request {number}: {outcome}"))
-        elif outcome.meaning != own.meaning and alike(own, outcome):
-            rounded += 1
-        elif outcome.meaning != own.meaning:
-            owner = [other for other, one in enumerate(alone) if one.meaning == outcome.meaning]
-            what = f"has the answer of request {owner[0]}" if owner else "differs from its answer alone"
-            faults.append(_exchange(outcome, f"request {number} {what}, which is {own.text[:60]!r}"))
+        elif same(own, outcome):
+            rounded += outcome.meaning != own.meaning
+        elif owner := [other for other, one in enumerate(alone) if one.meaning == outcome.meaning]:
+            note = f"request {number} has the answer of request {owner[0]}, which is {own.text[:60]!r}"
+            faults.append(_exchange(outcome, note))
+        else:
+            strayed.append(Strayed(body, own, outcome))
+            note = f"request {number} differs from its answer alone, which is {own.text[:60]!r}"
+            notes.append(_exchange(outcome, note))
+    if faults or not await explained_by_copies(session, strayed, len(known)):
+        faults, notes = [*faults, *notes], []
     distinct = len({answer.meaning for answer in alone})
     figures = (Figure("different answers among them", distinct, ""), Figure("apart by rounding", rounded, ""))
-    return _Wave(tuple(faults), distinct, figures)
+    return _Wave(tuple(faults), distinct, figures, tuple(notes))
 
 
 def _untrained_body(session: Session) -> dict[str, Any]:

@@ -7,9 +7,11 @@ from typing import Any
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import Refused
 from k3stack.verify.picture import COLOURS, data_address, png
-from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed
+from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
+
+_PATH = "file:///etc/hostname"
 
 
 @check(
@@ -87,16 +89,21 @@ async def images_bad(session: Session) -> Verdict:
     bad = {
         "a broken PNG": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAA",
         "text that claims to be a PNG": "data:image/png;base64,bm8gcGljdHVyZQ==",
-        "a path of the server": "file:///etc/hostname",
+        "a path of the server": _PATH,
     }
+    late = None
     for what, address in bad.items():
         content = [{"type": "image_url", "image_url": {"url": address}}, {"type": "text", "text": "What is this?"}]
         try:
             answer = await session.ask([{"role": "user", "content": content}], tokens=16)
         except Refused as error:
-            if error.status >= 500:
+            if error.status >= 500 and address != _PATH:
                 return failed(f"{what} gives HTTP {error.status} instead of a 4xx", error.exchange)
+            late = error if error.status >= 500 else late
             continue
         return failed(f"{what} is taken as an image", answer.exchange())
     await session.ask("Reply with exactly this text: ok", tokens=8)
+    if late is not None:
+        what = f"a path of the server is refused, with HTTP {late.status} where a 4xx belongs, as vLLM 0.33.0 does"
+        return warned(what, late.exchange)
     return passed("all three are refused, and the endpoint goes on")
