@@ -19,12 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.engines import test_validation as sglang
 from tests.engines import test_validation_vllm as vllm
+from tests.engines.validate_vllm import Folders
 
 
 def main() -> None:
     """Print the figures."""
     with tempfile.TemporaryDirectory() as home:
-        taken = [answer["error"] is None for _, answer in vllm.validated(vllm.Folders(Path(home)))]
+        taken = [answer["error"] is None for _, answer in vllm.validated(Folders(Path(home)))]
         print(f"vLLM {vllm.VERSION}: {sum(taken)} of {len(taken)} commands taken")
     with tempfile.TemporaryDirectory() as home:
         taken = [answer["error"] is None for _, answer in sglang.validated(sglang.config_folders(Path(home)))]
