@@ -6,15 +6,15 @@ CHECKOUT is of github.com/vllm-project/recipes; its own code renders its command
 recipes_site.mjs imports it unchanged). PYTHON is of an environment with vLLM; without it, one with vLLM 0.33.0 is made
 (tests/engines/venvs.py).
 
-Enumerated is what the page shows by clicking: every GPU of its row, variant, strategy, pill of nodes and set of features; for
-prefill and decode every pair of modes of the pools, each pool with as many nodes as the page gives it. Left out: KV offload
-and the advanced switches, which are off until clicked, pools of other sizes, which are typed, and nodes beyond the
-second of a role, which differ in their number only. Ours are asked for the same GPUs, checkpoint, layouts, draft,
-pictures and parsers; the sizes of requests are our own.
+Enumerated is what the page shows by clicking: every GPU of its row, variant, strategy, pill of nodes and set of
+features; for prefill and decode every pair of modes of the pools, each pool with as many nodes as the page gives it.
+Left out: KV offload and the advanced switches, which are off until clicked, pools of other sizes, which are typed, and
+nodes beyond the second of a role, which differ in their number only. Ours are asked for the same GPUs, checkpoint,
+layouts, draft, pictures and parsers; the sizes of requests are our own.
 
-Equal words with equal variables on the same GPUs count once. Four judges, kept apart: vLLM's argument parser; vLLM's own
-configuration, as on those GPUs (tests/engines/validate_vllm.py says what is stood in for); `k3 plan`'s memory; our rules.
-The first two are the engine's, the others are our opinion.
+Equal words with equal variables on the same GPUs count once. Four judges, kept apart: vLLM's argument parser; vLLM's
+own configuration, as on those GPUs (tests/engines/validate_vllm.py says what is stood in for); `k3 plan`'s memory; our
+rules. The first two are the engine's, the others are our opinion. It takes about ten minutes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     version = _output([python, "-c", "from importlib.metadata import version; print(version('vllm'))"])
     snapshot = _output(["git", "-C", str(chosen.checkout), "log", "-1", "--format=%h of %cs"])
     print(f"judge: vLLM {version}; vllm-project/recipes at {snapshot}")
-    page = [written for _, written in theirs(chosen.checkout)]
+    page = theirs(chosen.checkout)
     answers = {asked: ours(asked, version) for asked in dict.fromkeys(asked_of(one, version) for one in page)}
     mine = [written for written, _ in answers.values() if written is not None]
     _print_choices(page, answers)
@@ -91,12 +91,18 @@ def _print_table(sides: dict[str, Side], found: Judged) -> None:
         cells = [[told for one in column if (told := judge(one)) is not None] for column in columns.values()]
         print(f"{title:44}" + "".join(f"{f'{sum(cell)} of {len(cell)}':>18}" for cell in cells))
     for name, side in sides.items():
-        whole = [[found[command] for command in written.commands] for written in side]
-        known = [one for one in whole if all(verdict.unjudged == "" for verdict in one)]
-        good = sum(not any(verdict.engine_refuses for verdict in one) for one in known)
-        print(f"{name}: every command of {good} of {len(known)} choices is taken; {len(whole) - len(known)} not judged")
+        _print_whole(name, side, found)
         for reason, count in Counter(one.unjudged for one in columns[name] if one.unjudged).items():
-            print(f"  not judged: {count} commands: {reason}")
+            print(f"  not judged by the configuration: {count} commands: {reason}")
+
+
+def _print_whole(name: str, side: Side, found: Judged) -> None:
+    """How many choices give only commands that the engine takes."""
+    known = [one for one in side if not any(found[command].unjudged for command in one.commands)]
+    good = [one for one in known if not any(found[command].engine_refuses for command in one.commands)]
+    print(f"{name}: vLLM takes every command of {len(good)} of {len(known)} choices, ", end="")
+    usual = sum(one.usual for one in good)
+    print(f"{usual} of {sum(one.usual for one in known)} of those with pools as set by itself")
 
 
 def _configuration(one: Verdict) -> bool | None:
@@ -106,6 +112,7 @@ def _configuration(one: Verdict) -> bool | None:
 def _print_errors(name: str, side: Side, found: Judged) -> None:
     """What the engine says, with how many commands it hits, and how many of those `k3 recipe --from` calls bad."""
     where: dict[Command, str] = {}
+    usual = set(distinct(written for written in side if written.usual))
     for written in side:
         for role, ranks in written.roles.items():
             for rank, command in enumerate(ranks):
@@ -119,6 +126,7 @@ def _print_errors(name: str, side: Side, found: Judged) -> None:
         rules = Counter(rule for command in same for rule in found[command].stops + found[command].wrong)
         told = ", ".join(rule for rule, _ in rules.most_common(6))
         print(f"  {count:5} {error}\n        e.g. {where[same[0]]}")
+        print(f"        {len(usual.intersection(same))} of them with pools as set by itself")
         print(f"        k3 recipe --from calls {seen} of them bad ({stops}: does not start): {told or 'nothing found'}")
     rules = Counter(rule for command in where for rule in found[command].stops)
     print(f"{name}: our rules say of these that they do not start: {dict(rules.most_common(12))}")

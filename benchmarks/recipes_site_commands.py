@@ -24,7 +24,7 @@ from k3stack.recipe.meaning import features_of, layout_of, parsers_of, scheme_of
 from k3stack.recipe.wanted import Wanted, choose, lowered
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Asked", "Command", "Written", "asked_of", "examined", "ours", "site_data", "theirs"]
+__all__ = ["Asked", "Command", "Written", "asked_of", "examined", "ours", "rendered", "site_data", "theirs"]
 
 DRIVER = Path(__file__).with_name("peers") / "recipes_site.mjs"
 
@@ -59,10 +59,12 @@ class Written:
     Attributes:
         said: the choice in a few words.
         roles: role names to commands, node 0 first.
+        usual: whether the pools of prefill and decode have the modes that the page gives them by itself.
     """
 
     said: str
     roles: dict[str, tuple[Command, ...]]
+    usual: bool = True
 
     @property
     def commands(self) -> Iterator[Command]:
@@ -93,7 +95,9 @@ def _plain(resolvers: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 _Core.yaml_implicit_resolvers = _plain(yaml.SafeLoader.yaml_implicit_resolvers)
-_Core.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Core.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 
 
 def site_data(checkout: Path) -> dict[str, Any]:
@@ -119,7 +123,7 @@ def _loaded(path: Path) -> Any:
         raise InputError("is not there", where=str(path), hint=hint) from error
 
 
-def theirs(checkout: Path, node: str = "node") -> list[tuple[dict[str, Any], Written]]:
+def theirs(checkout: Path, node: str = "node") -> list[Written]:
     """Every choice that the page shows, with its commands as the page's own code renders them.
 
     Raises:
@@ -136,10 +140,11 @@ def theirs(checkout: Path, node: str = "node") -> list[tuple[dict[str, Any], Wri
         raise UnavailableError("cannot be started", where=node, hint=hint) from error
     if ran.returncode:
         raise UnavailableError(f"the page's code fails: {ran.stderr.strip()[-300:]}", where=str(checkout))
-    return [(choice, _rendered(choice)) for choice in json.loads(ran.stdout)]
+    return [rendered(choice) for choice in json.loads(ran.stdout)]
 
 
-def _rendered(choice: dict[str, Any]) -> Written:
+def rendered(choice: dict[str, Any]) -> Written:
+    """A choice as the page's code rendered it."""
     roles = {
         one["role"]: tuple(
             Command(choice["hardware"], tuple(map(filled, words[2:])), _environment(given))
@@ -147,7 +152,7 @@ def _rendered(choice: dict[str, Any]) -> Written:
         )
         for one in choice["roles"]
     }
-    return Written(_said(choice), roles)
+    return Written(_said(choice), roles, choice["usual"])
 
 
 def _environment(given: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -207,10 +212,12 @@ def ours(asked: Asked, version: str) -> tuple[Written | None, str]:
             return None, "does not fit"
         made = build(fit.choice)
     except K3Error as error:
-        return None, f"refused: {error.where or error}"
+        return None, "refused: nothing published for prefill and decode there" if asked.prefill else f"refused: {error}"
     roles = {
         role.name: tuple(
-            Command(asked.hardware, tuple(engine_words(role, rank)), tuple(sorted(engine_variables(role, rank).items())))
+            Command(
+                asked.hardware, tuple(engine_words(role, rank)), tuple(sorted(engine_variables(role, rank).items()))
+            )
             for rank in range(min(role.nodes, 2))
         )
         for role in made.roles

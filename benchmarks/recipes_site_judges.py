@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.recipes_site_commands import Command, examined, known_gpu
+from tests.engines.validate_vllm import NOT_HERE, Folders, resolved
+
 from k3stack.engines.installed import ask
 from k3stack.errors import K3Error
 from k3stack.plan.assess import Job
@@ -20,7 +21,6 @@ from k3stack.recipe.doctor import Diagnosis, Weight
 from k3stack.recipe.meaning import features_of, layout_of, number_of, scheme_of, workload_of
 from k3stack.spec.published import kimi_k3
 from k3stack.spec.schemes import Scheme
-from tests.engines.validate_vllm import NOT_HERE, Folders, resolved
 
 __all__ = ["Memory", "Verdict", "judged", "short"]
 
@@ -30,8 +30,8 @@ VLLM_SHARE = 0.92
 K3_CONTEXT = 1_048_576
 """What vLLM takes for max-model-len when a command does not say: the model's own."""
 
-OLD_PYTHON = "type 'array.array' is not subscriptable"
-"""FlashInfer of vLLM 0.27.1 needs Python 3.12 to be imported; says nothing about a command."""
+SWITCHED = "vllm-parsers"
+"""The rule on missing parsers. The page has a switch for each: one that is off is off on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,6 @@ def _configured(
 
 def _answered(verdict: Verdict, answer: Mapping[str, Any]) -> Verdict:
     error = answer["error"]
-    if error and OLD_PYTHON in error:
-        return replace(verdict, unjudged="FlashInfer of this release needs Python 3.12")
     return replace(verdict, configuration=short(error) if error else "")
 
 
@@ -121,7 +119,6 @@ def short(error: str) -> str:
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     said = next((line for line in lines if line.startswith("Value error,")), lines[0])
     said = re.sub(r"\s*\[type=.*", "", said.removeprefix("Value error, "))
-    said = re.sub(r"\S*/(?=[\w.-]+)(?!site-packages)", "", said) if "/tmp" in said else said
     return said if len(said) <= 300 else said[:297] + "..."
 
 
@@ -129,7 +126,8 @@ def _by_us(command: Command, verdict: Verdict, version: str, parsers: Parsers) -
     diagnosis = examined(command, version, parsers)
 
     def of(weight: Weight) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(one.rule for one in diagnosis.findings if one.weight is weight))
+        told = (one.rule for one in diagnosis.findings if one.weight is weight and one.rule != SWITCHED)
+        return tuple(dict.fromkeys(told))
 
     return replace(verdict, memory=_memory(diagnosis, command, version), stops=of(Weight.STOPS), wrong=of(Weight.WRONG))
 
@@ -158,5 +156,3 @@ def _memory(diagnosis: Diagnosis, command: Command, version: str) -> Memory:
             return None
 
     return Memory(fits(layout.dp), fits(stated * layout.dp) if stated else None)
-
-

@@ -4,7 +4,7 @@
 //
 // CHECKOUT is a checkout of github.com/vllm-project/recipes; its src/lib/command-synthesis.js is imported unchanged.
 // DATA is {recipe, strategies, taxonomy}: the checkout's YAML files as JSON. COMMANDS is a list of choices, each with
-// {hardware, variant, strategy, nodes, pools, features, roles: [{role, ranks: [words], environment: [variables]}]}.
+// {hardware, variant, strategy, nodes, pools, usual, features, roles: [{role, ranks: [words], environment: [variables]}]}.
 //
 // Which choices can be reached by clicking is decided as in src/components/recipes/CommandBuilder.jsx, with the same
 // functions: which pills are there and not struck through, and how the count of nodes grows with a strategy.
@@ -66,6 +66,13 @@ function pools(id, profile, variant) {
   return sized.flatMap((prefill) => sized.map((decode) => ({ prefill, decode })));
 }
 
+// Whether the pools have the modes that the page gives them by itself.
+function usual(pair) {
+  const own = (role) =>
+    recipe.strategy_overrides?.pd_cluster?.[role]?.parallelism || strategies.pd_cluster?.[role]?.parallelism || "tp";
+  return !pair || ["prefill", "decode"].every((role) => pair[role].parallelism === own(role));
+}
+
 function resolved(choice, pools) {
   const { hardware, variant, strategy, nodes, features } = choice;
   return site.resolveCommand(
@@ -95,7 +102,7 @@ for (const [hardware, profile] of shown()) {
       const sized = strategy === "pd_cluster" ? pools(hardware, profile, data) : [null];
       for (const pair of sized) {
         for (const features of featuresOf(strategy)) {
-          const choice = { hardware, variant, strategy, nodes, pools: pair, features };
+          const choice = { hardware, variant, strategy, nodes, pools: pair, usual: usual(pair), features };
           found.push({ ...choice, roles: roles(choice) });
         }
       }

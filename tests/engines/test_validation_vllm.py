@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,9 @@ from k3stack.engines.check import broken_rules
 from k3stack.engines.reading import read
 from k3stack.engines.releases import release
 from k3stack.hardware.table import gpu
+from k3stack.plan.layout import Layout
 from k3stack.recipe.asking import engine_variables, engine_words
+from k3stack.recipe.choice import Choice, refused
 from k3stack.recipe.deployment import Deployment, Role
 from tests.engines.test_commands import sample
 from tests.engines.validate_vllm import DRAFT, FOLDERS, NOT_HERE, VERSION, Folders, resolved
@@ -119,6 +120,8 @@ def assert_kernels(case: Case, found: dict[str, Any]) -> None:
 BASE = "moonshotai/Kimi-K3 --trust-remote-code --tensor-parallel-size 8"
 NVFP4 = BASE.replace("moonshotai/Kimi-K3", "nvidia/Kimi-K3-NVFP4")
 SPECULATIVE = '--speculative-config {"model":"' + DRAFT + '","num_speculative_tokens":8,"method":"dspark"}'
+NODES = f"{BASE.replace('size 8', 'size 16')} --nnodes 2 --master-addr 10.0.0.1"
+SPREAD = f"{BASE.replace('size 8', 'size 1')} --data-parallel-size 8 --enable-expert-parallel"
 NIXL = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 WRONG: list[tuple[str, str, str, dict[str, str]]] = [
@@ -134,6 +137,10 @@ WRONG: list[tuple[str, str, str, dict[str, str]]] = [
     ("h200", "vllm-check-packed-cache", f"{BASE} --kv-cache-dtype fp8_ds_mla", {}),
     ("b300", "vllm-check-allocator", f"{BASE} {NIXL}", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     ("b300", "vllm-check-dbo", f"{BASE} --enable-dbo", {}),
+    ("b300", "vllm-check-hybrid-alone", f"{BASE} --data-parallel-hybrid-lb", {}),
+    ("h200", "vllm-check-hybrid-alone", f"{NODES} --node-rank 0 --data-parallel-hybrid-lb", {}),
+    ("h200", "vllm-check-hybrid-headless", f"{NODES} --node-rank 1 --headless --data-parallel-hybrid-lb", {}),
+    ("b300", "vllm-check-hybrid-local", f"{SPREAD} --data-parallel-hybrid-lb", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend triton", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend flashinfer_cutlass", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend deep_gemm", {}),
@@ -170,3 +177,14 @@ def test_what_vllm_refuses_breaks_a_rule(folders: Folders, hardware: str) -> Non
     answers = resolved(folders, hardware, [(words, variables) for _, words, variables in rows])
     taken = [rule for (rule, _, _), answer in zip(rows, answers, strict=True) if answer["error"] is None]
     assert not taken, taken
+
+
+def test_a_replica_over_several_nodes_is_taken_only_where_nodes_are_told(folders: Folders) -> None:
+    """GB300 trays hold four GPUs: a data-parallel replica of eight does not lie in one."""
+    layout = Layout(tp=8, dp=4, ep=True)
+    choice = Choice("vllm", VERSION, gpu("gb300"), FOLDERS["moonshotai/Kimi-K3"], layout)
+    assert "vllm-replicas-in-node" in {one.reason.rule for one in refused(choice)}
+    words = f"{BASE} --data-parallel-size 4 --data-parallel-size-local 1 --enable-expert-parallel"
+    nodes = f"{words} --nnodes 8 --node-rank 0 --master-addr 10.0.0.1"
+    alone, told = resolved(folders, "gb300", [(words.split(), {}), (nodes.split(), {})])
+    assert "World size (8) is larger" in alone["error"] and told["error"] is None

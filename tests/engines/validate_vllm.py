@@ -1,7 +1,7 @@
-"""vLLM's own validation of a command without a GPU: parser, checks of `serve`, engine configuration, choice of kernels.
+"""vLLM's own validation of a command without a GPU: parser, checks of `serve`, configuration, choice of kernels.
 
-The one home of what is stood in for: folders for checkpoints and draft, a driver's library that answers "no device", and
-a GPU's capability, memory, count and name (resolve_vllm.py). Used by tests and by benchmarks.
+The one home of what is stood in for: folders for checkpoints and draft, a driver's library that answers "no device",
+and a GPU's capability, memory, count and name (resolve_vllm.py). Used by tests and by benchmarks.
 """
 
 from __future__ import annotations

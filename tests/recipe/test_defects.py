@@ -54,6 +54,16 @@ def rule_against(choice: Choice) -> set[str]:
 # --- 2.4: the vLLM recipes ---
 
 
+@pytest.mark.parametrize("side", ["prefill", "layout"])
+def test_a_replica_does_not_span_gb_trays(side: str) -> None:
+    """The page's pool mode DEP for prefill gives each replica eight GPUs, and a tray has four; vLLM refuses that."""
+    wide, one = Layout(tp=8, dp=4, ep=True), Layout(tp=8)
+    layouts = {"prefill": one, "layout": one, side: wide}
+    choice = vllm("gb300", layouts["layout"], serving=Serving.DISAGGREGATED, prefill=layouts["prefill"])
+    assert "vllm-replicas-in-node" in rule_against(choice)
+    assert "vllm-replicas-in-node" not in rule_against(vllm("b300", wide))
+
+
 @pytest.mark.parametrize("layout", [Layout(tp=8), Layout(tp=8, ep=True)])
 def test_a_two_gb200_trays_are_not_offered(layout: Layout) -> None:
     assert "vllm-floor-16" in rule_against(vllm("gb200", layout))

@@ -134,7 +134,11 @@ def diagnosis_of(
     broken = list(broken_rules(copied.engine, facts, values, copied.environment))
     if copied.launcher:  # which tells the nodes of each other
         values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
-        broken = [one for one in broken if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys()]
+        broken = [
+            one
+            for one in broken
+            if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys() and one.rule.flags.get("nnodes") != "unset"
+        ]
     read_by_engine = (name for name in copied.unexported if name in taken.variables or name.startswith("NCCL_"))
     copied = replace(copied, unexported=tuple(read_by_engine))
     findings = [
