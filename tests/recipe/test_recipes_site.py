@@ -136,7 +136,8 @@ CHOICE = {
             "ranks": [
                 [
                     *"vllm serve moonshotai/Kimi-K3 --tensor-parallel-size 16 --enable-expert-parallel".split(),
-                    *"--nnodes 2 --node-rank 0 --master-addr $HEAD_IP --language-model-only --speculative-config".split(),
+                    *"--nnodes 2 --node-rank 0 --master-addr $HEAD_IP".split(),
+                    *"--language-model-only --speculative-config".split(),
                     '{"model":"RedHatAI/Kimi-K3-speculator.dspark", "num_speculative_tokens":8, "method": "dspark"}',
                 ]
             ],
