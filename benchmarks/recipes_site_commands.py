@@ -24,7 +24,18 @@ from k3stack.recipe.meaning import features_of, layout_of, parsers_of, scheme_of
 from k3stack.recipe.wanted import Wanted, choose, lowered
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["Asked", "Command", "Written", "asked_of", "examined", "ours", "rendered", "site_data", "theirs"]
+__all__ = [
+    "Asked",
+    "Command",
+    "Written",
+    "asked_of",
+    "examined",
+    "known_gpu",
+    "ours",
+    "rendered",
+    "site_data",
+    "theirs",
+]
 
 DRIVER = Path(__file__).with_name("peers") / "recipes_site.mjs"
 

@@ -218,3 +218,21 @@ def test_a_kernel_named_in_small_letters_is_no_fault() -> None:
     assert "vllm-check-blackwell-prefill" in found
     found = {finding.rule for finding in diagnose(f"{ONE} --attention-backend tokenspeed_mla", gpu("h200")).findings}
     assert "vllm-check-blackwell-decode" in found
+
+
+DRAFTED = """--speculative-config '{"model":"a/draft","num_speculative_tokens":8,"method":"dspark"}'"""
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens", "found"), [("0.27.1", 56, True), ("0.32.0", 57, False), ("0.33.0", 56, False)]
+)
+def test_drafts_that_leave_no_token_of_a_step(version: str, tokens: int, found: bool) -> None:
+    """The decode role of vLLM's recipe with a draft: 8 requests and 32 tokens a step on each of 16 replicas."""
+    command = f"{SPREAD} --data-parallel-size-local 8 {DRAFTED} --max-num-seqs 8 --max-num-batched-tokens {tokens}"
+    rules = {finding.rule for finding in diagnose(command, gpu("b300"), version).findings}
+    assert ("vllm-drafts-fill-step" in rules) is found
+
+
+def test_requests_of_a_step_are_counted_for_each_replica() -> None:
+    command = f"{SPREAD} --data-parallel-size-local 8 --max-num-seqs 64 --max-num-batched-tokens 32"
+    assert "vllm-check-batched" in {finding.rule for finding in diagnose(command, gpu("b300")).findings}
