@@ -2,8 +2,8 @@
 
     python benchmarks/recipe.py [EVERY]    judge every EVERYth selection of the product (standard 20)
 
-Counts are computed; the time of one selection is measured on this machine. There is no peer to measure beside it: the
-vendors' panels run in a browser and ask no parser.
+Counts are computed; the time of one selection is measured on this machine. The peer is measured by
+benchmarks/recipes_site.py.
 """
 
 import sys

@@ -12,6 +12,7 @@ MLA prefill, one for the experts with SiTU. All cases of a run have the same cap
 
 from __future__ import annotations
 
+import array
 import contextlib
 import importlib
 import importlib.util
@@ -36,6 +37,7 @@ def main() -> None:
 
 def state(gpu: dict[str, Any]) -> None:
     """Let vLLM find this GPU."""
+    _let_arrays_be_subscripted()
     import vllm.platforms
     from vllm.platforms.cuda import NonNvmlCudaPlatform
     from vllm.platforms.interface import DeviceCapability
@@ -65,6 +67,17 @@ def state(gpu: dict[str, Any]) -> None:
 
     vllm.platforms._current_platform = Stated()
     _import_without_memory("vllm.v1.attention.backends.mla.cutlass_mla")
+
+
+def _let_arrays_be_subscripted() -> None:
+    """Python 3.12's `array.array[int]`, which FlashInfer of vLLM 0.27.1 writes in a signature, for an older Python."""
+    if not hasattr(array.array, "__class_getitem__"):
+
+        class Array(array.array):  # type: ignore[type-arg, misc, unused-ignore]
+            def __class_getitem__(cls, item: Any) -> type:
+                return cls
+
+        array.array = Array  # type: ignore[misc, unused-ignore]
 
 
 def _import_without_memory(module: str) -> None:

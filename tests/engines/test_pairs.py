@@ -9,7 +9,8 @@ from k3stack.recipe.build import build
 from k3stack.recipe.choice import Serving
 from k3stack.recipe.pairing import Said, disagreements
 from k3stack.recipe.wanted import Wanted, fitting
-from tests.engines.test_validation_vllm import Folders, folders, resolved
+from tests.engines.test_validation_vllm import folders
+from tests.engines.validate_vllm import Folders, resolved
 from tests.engines.venvs import answer_of
 
 pytestmark = pytest.mark.engines

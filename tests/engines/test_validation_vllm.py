@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,30 +10,14 @@ from k3stack.engines.check import broken_rules
 from k3stack.engines.reading import read
 from k3stack.engines.releases import release
 from k3stack.hardware.table import gpu
+from k3stack.plan.layout import Layout
 from k3stack.recipe.asking import engine_variables, engine_words
+from k3stack.recipe.choice import Choice, refused
 from k3stack.recipe.deployment import Deployment, Role
-from k3stack.spec.schemes import Scheme
-from tests.engines.k3_folder import draft_folder, k3_folder
-from tests.engines.stub_driver import stub_driver
 from tests.engines.test_commands import sample
-from tests.engines.venvs import answer_of
+from tests.engines.validate_vllm import DRAFT, FOLDERS, NOT_HERE, VERSION, Folders, resolved
 
 pytestmark = pytest.mark.engines
-
-VERSION = "0.33.0"
-CAPABILITY = {"sm90": [9, 0], "sm100": [10, 0], "sm103": [10, 3], "sm120": [12, 0], "sm121": [12, 1]}
-MULTIPROCESSORS = {"sm90": 132, "sm100": 148, "sm103": 148, "sm120": 188, "sm121": 48}
-DRAFT = "RedHatAI/Kimi-K3-speculator.dspark"
-FOLDERS = {
-    "moonshotai/Kimi-K3": Scheme.MXFP4,
-    "nvidia/Kimi-K3-NVFP4": Scheme.NVFP4_MIXED,
-    "RedHatAI/Kimi-K3-NVFP4": Scheme.NVFP4_EXPERTS,
-}
-
-NOT_HERE = {
-    "amd": "vLLM's ROCm platform imports amdsmi and ROCm kernels, which the CUDA wheel does not have: parsed only",
-}
-"""What cannot go through, and why. Rows of this table are counted and printed; everything else must pass."""
 
 
 @dataclass(frozen=True)
@@ -50,56 +33,9 @@ class Case:
         return gpu(self.made.gpu).architecture
 
 
-class Folders:
-    """What stands for the checkpoints and the draft, and for the driver's library."""
-
-    def __init__(self, home: Path) -> None:
-        self.models = {name: k3_folder(home / scheme.value, scheme) for name, scheme in FOLDERS.items()}
-        self.draft = draft_folder(home / "draft", str(self.models["moonshotai/Kimi-K3"]))
-        self.driver = stub_driver(home / "driver")
-
-    def words(self, words: list[str]) -> list[str]:
-        """The words with folders for names; what is asked of a model's configuration is asked of the same one."""
-        named = [str(self.models.get(words[0], words[0])), *words[1:]]
-        return [text.replace(DRAFT, str(self.draft)) for text in named]
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     return Folders(tmp_path_factory.mktemp("k3"))
-
-
-def resolved(
-    folders: Folders,
-    hardware: str,
-    asked: list[tuple[list[str], dict[str, str]]],
-    version: str = VERSION,
-    layers: bool = False,
-) -> list[dict[str, Any]]:
-    """What vLLM says about commands as if on this hardware; one process, since it remembers the capability.
-
-    Args:
-        layers: whether to ask for the kernels of KDA, pictures, draft and block FP8 too (0.33.0).
-    """
-    kind = gpu(hardware)
-    stated = {
-        "capability": CAPABILITY[kind.architecture],
-        "memory_bytes": kind.memory_bytes,
-        "multiprocessors": MULTIPROCESSORS[kind.architecture],
-        "per_node": kind.gpus_per_node,
-        "name": kind.name,
-    }
-    cases = [
-        {"gpu": stated, "words": folders.words(words), "variables": variables, "layers": layers}
-        for words, variables in asked
-    ]
-    environment = {
-        "LD_LIBRARY_PATH": str(folders.driver),
-        "CUDA_VISIBLE_DEVICES": "",  # vLLM then takes Triton for usable although no driver is active yet
-        "HF_HUB_OFFLINE": "1",
-    }
-    answers: list[dict[str, Any]] = answer_of("vllm", version, "resolve_vllm.py", cases, 1_500, environment)
-    return answers
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +120,8 @@ def assert_kernels(case: Case, found: dict[str, Any]) -> None:
 BASE = "moonshotai/Kimi-K3 --trust-remote-code --tensor-parallel-size 8"
 NVFP4 = BASE.replace("moonshotai/Kimi-K3", "nvidia/Kimi-K3-NVFP4")
 SPECULATIVE = '--speculative-config {"model":"' + DRAFT + '","num_speculative_tokens":8,"method":"dspark"}'
+NODES = f"{BASE.replace('size 8', 'size 16')} --nnodes 2 --master-addr 10.0.0.1"
+SPREAD = f"{BASE.replace('size 8', 'size 1')} --data-parallel-size 8 --enable-expert-parallel"
 NIXL = '--kv-transfer-config {"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 WRONG: list[tuple[str, str, str, dict[str, str]]] = [
@@ -199,6 +137,10 @@ WRONG: list[tuple[str, str, str, dict[str, str]]] = [
     ("h200", "vllm-check-packed-cache", f"{BASE} --kv-cache-dtype fp8_ds_mla", {}),
     ("b300", "vllm-check-allocator", f"{BASE} {NIXL}", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
     ("b300", "vllm-check-dbo", f"{BASE} --enable-dbo", {}),
+    ("b300", "vllm-check-hybrid-alone", f"{BASE} --data-parallel-hybrid-lb", {}),
+    ("h200", "vllm-check-hybrid-alone", f"{NODES} --node-rank 0 --data-parallel-hybrid-lb", {}),
+    ("h200", "vllm-check-hybrid-headless", f"{NODES} --node-rank 1 --headless --data-parallel-hybrid-lb", {}),
+    ("b300", "vllm-check-hybrid-local", f"{SPREAD} --data-parallel-hybrid-lb", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend triton", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend flashinfer_cutlass", {}),
     ("b300", "vllm-check-nvfp4-moe", f"{NVFP4} --moe-backend deep_gemm", {}),
@@ -235,3 +177,14 @@ def test_what_vllm_refuses_breaks_a_rule(folders: Folders, hardware: str) -> Non
     answers = resolved(folders, hardware, [(words, variables) for _, words, variables in rows])
     taken = [rule for (rule, _, _), answer in zip(rows, answers, strict=True) if answer["error"] is None]
     assert not taken, taken
+
+
+def test_a_replica_over_several_nodes_is_taken_only_where_nodes_are_told(folders: Folders) -> None:
+    """GB300 trays hold four GPUs: a data-parallel replica of eight does not lie in one."""
+    layout = Layout(tp=8, dp=4, ep=True)
+    choice = Choice("vllm", VERSION, gpu("gb300"), FOLDERS["moonshotai/Kimi-K3"], layout)
+    assert "vllm-replicas-in-node" in {one.reason.rule for one in refused(choice)}
+    words = f"{BASE} --data-parallel-size 4 --data-parallel-size-local 1 --enable-expert-parallel"
+    nodes = f"{words} --nnodes 8 --node-rank 0 --master-addr 10.0.0.1"
+    alone, told = resolved(folders, "gb300", [(words.split(), {}), (nodes.split(), {})])
+    assert "World size (8) is larger" in alone["error"] and told["error"] is None

@@ -21,8 +21,9 @@ from k3stack.recipe.deployment import Role
 from k3stack.spec.schemes import Scheme
 from tests.engines.test_validation import case, configs, sm
 from tests.engines.test_validation import resolved as by_sglang
-from tests.engines.test_validation_vllm import Folders, folders
-from tests.engines.test_validation_vllm import resolved as by_vllm
+from tests.engines.test_validation_vllm import folders
+from tests.engines.validate_vllm import Folders
+from tests.engines.validate_vllm import resolved as by_vllm
 from tests.engines.venvs import answer_of, engine_python
 
 pytestmark = pytest.mark.engines

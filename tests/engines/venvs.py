@@ -52,15 +52,22 @@ def engine_python(engine: str, release: str) -> Path:
 
 
 def answer_of(
-    engine: str, release: str, script: str, given: Any, timeout_s: float, environment: Mapping[str, str] | None = None
+    engine: str,
+    release: str,
+    script: str,
+    given: Any,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    python: str | None = None,
 ) -> Any:
     """What a script beside this file answers in the environment of an engine: JSON in on stdin, JSON out on stdout.
 
     Args:
         environment: variables over those of this process.
+        python: of an environment that is there already, in place of the one made for this release.
     """
     ran = subprocess.run(
-        [str(engine_python(engine, release)), str(Path(__file__).with_name(script))],
+        [python or str(engine_python(engine, release)), str(Path(__file__).with_name(script))],
         input=json.dumps(given),
         capture_output=True,
         text=True,

@@ -35,6 +35,22 @@ def test_json_is_a_value_and_parts_are_laid_over_it() -> None:
     assert read(VLLM, words).values()["attention-config"] == {"backend": "FLASHMLA", "flash_attn_version": 3}
 
 
+def test_names_that_vllm_takes_in_small_letters_are_read_as_the_snapshot_has_them() -> None:
+    words = [
+        "--attention-config",
+        '{"mla_prefill_backend":"flashinfer","backend":"auto"}',
+        "--attention-backend",
+        "flashmla",
+    ]
+    values = read(VLLM, words).values()
+    assert values["attention-config"] == {"mla_prefill_backend": "FLASHINFER", "backend": "auto"}
+    assert values["attention-backend"] == "FLASHMLA"
+    assert not read(VLLM, words).problems
+    assert read(VLLM, ["--attention-config.mla_prefill_backend", "flashinfer"]).values() == {
+        "attention-config": {"mla_prefill_backend": "FLASHINFER"}
+    }
+
+
 def test_a_near_miss_is_named() -> None:
     (problem,) = read(VLLM, ["--tensor-paralel-size", "8"]).problems
     assert problem.fault is Fault.UNKNOWN and "--tensor-parallel-size" in problem.fix

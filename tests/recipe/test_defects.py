@@ -54,6 +54,26 @@ def rule_against(choice: Choice) -> set[str]:
 # --- 2.4: the vLLM recipes ---
 
 
+@pytest.mark.parametrize(
+    ("tokens", "version", "told"), [(224, "0.32.0", True), (225, "0.32.0", False), (224, "0.33.0", False)]
+)
+def test_drafts_leave_tokens_of_a_step(tokens: int, version: str, told: bool) -> None:
+    work = Workload(concurrency=32, batched_tokens=tokens)
+    choice = vllm("b300", Layout(tp=8), Feature.DSPARK, version=version, workload=work)
+    assert ("vllm-drafts-fill-step" in rule_against(choice)) is told
+    assert "vllm-drafts-fill-step" not in rule_against(replace(choice, features=()))
+
+
+@pytest.mark.parametrize("side", ["prefill", "layout"])
+def test_a_replica_does_not_span_gb_trays(side: str) -> None:
+    """The page's pool mode DEP for prefill gives each replica eight GPUs, and a tray has four; vLLM refuses that."""
+    wide, one = Layout(tp=8, dp=4, ep=True), Layout(tp=8)
+    layouts = {"prefill": one, "layout": one, side: wide}
+    choice = vllm("gb300", layouts["layout"], serving=Serving.DISAGGREGATED, prefill=layouts["prefill"])
+    assert "vllm-replicas-in-node" in rule_against(choice)
+    assert "vllm-replicas-in-node" not in rule_against(vllm("b300", wide))
+
+
 @pytest.mark.parametrize("layout", [Layout(tp=8), Layout(tp=8, ep=True)])
 def test_a_two_gb200_trays_are_not_offered(layout: Layout) -> None:
     assert "vllm-floor-16" in rule_against(vllm("gb200", layout))

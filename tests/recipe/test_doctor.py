@@ -166,3 +166,73 @@ def test_the_verb_says_no_with_reasons() -> None:
     ran = k3("recipe", "--from", "sglang serve --model-path moonshotai/Kimi-K3 --speculative-algorithm DSPARK")
     assert ran.code == 1
     assert "48" in ran.out and "sglang-check-speculative-cap" in ran.out
+
+
+ONE = "vllm serve moonshotai/Kimi-K3 --trust-remote-code --tensor-parallel-size 8"
+SPREAD = "vllm serve moonshotai/Kimi-K3 --trust-remote-code --data-parallel-size 16 --enable-expert-parallel"
+REPLICAS = f"{ONE} --data-parallel-size 4 --data-parallel-size-local 1 --enable-expert-parallel"
+
+
+@pytest.mark.parametrize(
+    ("hardware", "command", "rule"),
+    [
+        ("b300", f"{ONE} --data-parallel-hybrid-lb", "vllm-check-hybrid-alone"),
+        ("b300", f"{SPREAD} --data-parallel-hybrid-lb", "vllm-check-hybrid-local"),
+        (
+            "b300",
+            f"{SPREAD} --data-parallel-size-local 8 --headless --data-parallel-hybrid-lb",
+            "vllm-check-hybrid-headless",
+        ),
+        ("gb300", REPLICAS, "vllm-check-replica-nodes"),
+    ],
+)
+def test_balancing_and_replicas_that_vllm_does_not_start_with(hardware: str, command: str, rule: str) -> None:
+    """What the modes of prefill and decode pools on vLLM's recipes page come to (2026-08-21)."""
+    assert rule in {finding.rule for finding in diagnose(command, gpu(hardware)).findings}
+
+
+@pytest.mark.parametrize(
+    ("hardware", "command"),
+    [
+        ("b300", f"{SPREAD} --data-parallel-size-local 8 --data-parallel-start-rank 8 --data-parallel-hybrid-lb"),
+        ("b300", f"{ONE} --data-parallel-size $REPLICAS --data-parallel-size-local 1 --data-parallel-hybrid-lb"),
+        ("b300", REPLICAS),
+        ("gb300", f"{REPLICAS} --nnodes 8 --node-rank 0 --master-addr 10.0.0.1"),
+    ],
+)
+def test_balancing_and_replicas_that_vllm_starts_with(hardware: str, command: str) -> None:
+    found = diagnose(command, gpu(hardware)).findings
+    assert not {finding.rule for finding in found if "hybrid" in finding.rule or "replica" in finding.rule} - {
+        "vllm-replicas-in-node"
+    }
+    assert all(finding.weight is Weight.ADVICE for finding in found if finding.rule == "vllm-replicas-in-node")
+
+
+def test_a_kernel_named_in_small_letters_is_no_fault() -> None:
+    """As vLLM's recipes page has it for Blackwell, and vLLM takes it; a rule about the kernel still finds it."""
+    config = """--attention-config '{"mla_prefill_backend":"%s"}'"""
+    assert not {"wrong value"} & {
+        finding.rule for finding in diagnose(f"{ONE} {config % 'flashinfer'}", gpu("b300")).findings
+    }
+    found = {finding.rule for finding in diagnose(f"{ONE} {config % 'trtllm_ragged'}", gpu("h200")).findings}
+    assert "vllm-check-blackwell-prefill" in found
+    found = {finding.rule for finding in diagnose(f"{ONE} --attention-backend tokenspeed_mla", gpu("h200")).findings}
+    assert "vllm-check-blackwell-decode" in found
+
+
+DRAFTED = """--speculative-config '{"model":"a/draft","num_speculative_tokens":8,"method":"dspark"}'"""
+
+
+@pytest.mark.parametrize(
+    ("version", "tokens", "found"), [("0.27.1", 56, True), ("0.32.0", 57, False), ("0.33.0", 56, False)]
+)
+def test_drafts_that_leave_no_token_of_a_step(version: str, tokens: int, found: bool) -> None:
+    """The decode role of vLLM's recipe with a draft: 8 requests and 32 tokens a step on each of 16 replicas."""
+    command = f"{SPREAD} --data-parallel-size-local 8 {DRAFTED} --max-num-seqs 8 --max-num-batched-tokens {tokens}"
+    rules = {finding.rule for finding in diagnose(command, gpu("b300"), version).findings}
+    assert ("vllm-drafts-fill-step" in rules) is found
+
+
+def test_requests_of_a_step_are_counted_for_each_replica() -> None:
+    command = f"{SPREAD} --data-parallel-size-local 8 --max-num-seqs 64 --max-num-batched-tokens 32"
+    assert "vllm-check-batched" in {finding.rule for finding in diagnose(command, gpu("b300")).findings}

@@ -22,6 +22,17 @@ _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 _LATER = re.compile(r"\$[({\w]|<[^<>]+>|\{\{\w+\}\}")  # a shell variable or a place in a recipe: known when it runs
 _SIZE = re.compile(r"-1|[aA][uU][tT][oO]|\d+(\.\d+)?[kmgt]|\d+[KMGT]?")  # vLLM: small letters are decimal, large binary
 
+_NAMES = {
+    "attention-config": ("backend", "mla_prefill_backend"),
+    "compilation-config": ("cudagraph_mode", "mode"),
+    "speculative-config": ("attention_backend",),
+}
+"""Keys whose values vLLM takes in letters of either size (0.27.1 and 0.33.0: vllm/config/{attention,compilation,
+speculative}.py, upper()); the snapshots have them in capitals."""
+
+_AUTO = {("attention-config", "backend"), ("speculative-config", "attention_backend")}
+"""Of these, the ones that also take "auto"."""
+
 
 class Fault(StrEnum):
     """What can be wrong with a word."""
@@ -199,6 +210,7 @@ class _Reader:
             value = text
         for part in reversed(key.split(".")):
             value = {part: value}
+        value = _named(flag, value)
         self.parts[flag.name] = merged(self.parts.get(flag.name), value)
         wrong = _json_problem(flag, value)
         if wrong:
@@ -245,11 +257,27 @@ def _quote(flag: FlagInfo, text: str) -> str:
 
 def _convert(flag: FlagInfo, text: str) -> Any:
     if flag.kind != "json":
-        return text
+        return text.upper() if _names_kernel(flag) and text.lower() != "auto" else text
     try:
-        return json.loads(text)
+        return _named(flag, json.loads(text))
     except ValueError:
         return text
+
+
+def _names_kernel(flag: FlagInfo) -> bool:
+    """Whether this is vLLM's --attention-backend, the short form of a key above; SGLang's has its choices in small."""
+    return flag.name == "attention-backend" and not flag.choices
+
+
+def _named(flag: FlagInfo, value: Any) -> Any:
+    """The value with names as the snapshot has them."""
+    names = _NAMES.get(flag.name, ()) if isinstance(value, dict) else ()
+    return {**value, **{key: value[key].upper() for key in names if _spelled(flag, value, key)}} if names else value
+
+
+def _spelled(flag: FlagInfo, value: dict[str, Any], key: str) -> bool:
+    text = value.get(key)
+    return isinstance(text, str) and not ((flag.name, key) in _AUTO and text.lower() == "auto")
 
 
 def value_problem(flag: FlagInfo, text: str) -> str:
@@ -279,10 +307,12 @@ def _json_problem(flag: FlagInfo, value: Any) -> str:
 
 
 def _key_problems(flag: FlagInfo, value: dict[str, Any]) -> Iterator[str]:
-    for key, one in value.items():
+    for key, one in _named(flag, value).items():
         if key not in flag.fields:
             near = difflib.get_close_matches(key, flag.fields, n=1)
             yield f"--{flag.name} has no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        elif (flag.name, key) in _AUTO and isinstance(one, str) and one.lower() == "auto":
+            continue
         elif flag.fields[key] and isinstance(one, str) and one not in flag.fields[key]:
             yield f"--{flag.name}: {key} does not take {one!r}"
 

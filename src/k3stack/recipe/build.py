@@ -15,7 +15,7 @@ from k3stack.errors import K3Error, NotKnownError
 from k3stack.plan.layout import Layout
 from k3stack.plan.plan import Plan
 from k3stack.recipe.assemble import Assembly, fill
-from k3stack.recipe.choice import CARD, Choice, Feature, Goal, Serving, from_plan, refused
+from k3stack.recipe.choice import CARD, DRAFT_TOKENS, Choice, Feature, Goal, Serving, from_plan, refused
 from k3stack.recipe.deployment import WORKER, Command, Deployment, Reason, Role, reason_of
 from k3stack.recipe.pairing import Said, disagreements
 from k3stack.recipe.router import router
@@ -25,8 +25,6 @@ from k3stack.spec.schemes import Scheme
 __all__ = ["build", "captured", "places", "problems", "unchecked"]
 
 _NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
-
-_DRAFT_TOKENS = 8
 
 
 def build(wanted: Plan | Choice, served_name: str | None = None) -> Deployment:
@@ -145,7 +143,7 @@ def places(choice: Choice, layout: Layout, nodes: int, role: str = "server") -> 
         "concurrency": work.concurrency,
         "sequences": sequences,
         "graphs": captured(sequences),
-        "draft_graphs": captured(sequences * (_DRAFT_TOKENS + 1)),
+        "draft_graphs": captured(sequences * (DRAFT_TOKENS + 1)),
         "kv_dtype": "fp8" if work.kv_dtype.size_bytes == 1 else "auto",
     }
 

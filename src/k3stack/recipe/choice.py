@@ -39,6 +39,9 @@ CARD = "kimi-k3"
 
 _CARD_SNAPSHOT = "0.27.1"
 
+DRAFT_TOKENS = 8
+"""Tokens that the drafts we name propose in a step."""
+
 LONG = 196_608
 """Tokens above which the rules see a long context."""
 
@@ -150,6 +153,8 @@ class Choice:
         gpu, work = self.gpu, self.workload
         nodes = max(1, -(-layout.gpus // gpu.gpus_per_node))
         prefill = self.prefill or self.layout
+        sequences = -(-work.concurrency // layout.dp)
+        drafts = bool({Feature.DSPARK, Feature.DFLASH} & set(self.features))
         return {
             "version": CARD_VERSION if self.version == CARD else self.version,
             "gpu": gpu.id,
@@ -167,7 +172,8 @@ class Choice:
             "prefix_caching": work.prefix_caching,
             "state_ratio_set": work.state_ratio is not None,
             "long_context": work.context > LONG,
-            "batched_below_sequences": work.batched_tokens < -(-work.concurrency // layout.dp),
+            "batched_below_sequences": work.batched_tokens < sequences,
+            "drafts_fill_step": drafts and work.batched_tokens <= sequences * (DRAFT_TOKENS - 1),
             "strategy": strategy(layout),
             "gpus": layout.gpus,
             "nodes": nodes,

@@ -134,7 +134,11 @@ def diagnosis_of(
     broken = list(broken_rules(copied.engine, facts, values, copied.environment))
     if copied.launcher:  # which tells the nodes of each other
         values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
-        broken = [one for one in broken if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys()]
+        broken = [
+            one
+            for one in broken
+            if not {"master-addr", "dist-init-addr"} & one.rule.needs.keys() and one.rule.flags.get("nnodes") != "unset"
+        ]
     read_by_engine = (name for name in copied.unexported if name in taken.variables or name.startswith("NCCL_"))
     copied = replace(copied, unexported=tuple(read_by_engine))
     findings = [
@@ -240,10 +244,22 @@ def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, 
         unsaid |= {"gpu", "vendor", "architecture", "inside_nvlink", "replica_crosses_nodes"}
     if not sizes_known(copied.engine, values):
         unsaid |= {"gpus", "strategy", "inside_nvlink", "replica_crosses_nodes", "dcp_is_tp", "tp_mod_dcp"}
-    sequences, batched = values.get("max-num-seqs"), values.get("max-num-batched-tokens")
-    if sequences is None or batched is None:
-        unsaid.add("batched_below_sequences")
+    facts |= _step_facts(values)
     return {key: value for key, value in facts.items() if key not in unsaid}
+
+
+def _step_facts(values: Mapping[str, Any]) -> dict[str, bool | None]:
+    """Whether a step has room for its requests, as each replica's own flags say; None where they do not."""
+    sequences, batched = number_of(values, "max-num-seqs", 0), number_of(values, "max-num-batched-tokens", 0)
+    if not sequences or not batched:
+        return {"batched_below_sequences": None, "drafts_fill_step": None}
+    draft = values.get("speculative-config")
+    drafted = number_of(draft, "num_speculative_tokens", 0) if isinstance(draft, dict) else 0
+    parallel = isinstance(draft, dict) and draft.get("method") in ("dspark", "dflash")
+    return {
+        "batched_below_sequences": batched < sequences,
+        "drafts_fill_step": parallel and batched <= sequences * (drafted - 1),
+    }
 
 
 _ANY_GPU = Gpu(

@@ -28,7 +28,7 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.published import smaller_than_published
 from k3stack.spec.schemes import Scheme
 
-__all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "Wishes", "choose", "fitting"]
+__all__ = ["CONCURRENCY_STANDARD", "MARGIN_BYTES", "Wanted", "Wishes", "choose", "fitting", "lowered"]
 
 MARGIN_BYTES = 10**9
 """What must be left for a number that we choose: the estimate of reserves is up to 1.1 GiB off."""
@@ -135,7 +135,16 @@ def fitting(wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | 
     Raises:
         UsageError, NotKnownError: as `choose`; or the choice is not allowed.
     """
-    choice = choose(wanted)
+    found = lowered(choose(wanted), wanted, spec, reserves)
+    return found if found.yes else fit(found.choice, spec, reserves)
+
+
+def lowered(choice: Choice, wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | None = None) -> Fit:
+    """The same for a choice that was made already, without looking for what would fit; the wishes say what must stay.
+
+    Raises:
+        NotKnownError: the choice is not allowed.
+    """
     first = best = fit(choice, spec, reserves, changes=False)
     for smaller in _smaller(wanted, choice.workload):
         if best.yes and _settled(best):
@@ -144,7 +153,7 @@ def fitting(wanted: Wanted, spec: ModelSpec | None = None, reserves: Reserves | 
         if found.yes and (_settled(found) or not best.yes):
             best = found
     if best is first:
-        return first if first.yes else fit(choice, spec, reserves)
+        return first
     now, asked = _said(best.choice.workload), _said(choice.workload)
     return replace(best, lowered=f"Written for {now}; of {asked} the plan says: {first.reason}.")
 
