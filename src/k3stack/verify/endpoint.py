@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Endpoint:
         self.answers = self.prompt_tokens = self.completion_tokens = self.waits = 0
         self._headers, self._trusted = _headers(target), httpx.create_ssl_context()
         self._http = self._client()
-        self._left: list[httpx.AsyncClient] = []
+        self._requests: Counter[httpx.AsyncClient] = Counter()
 
     def _client(self) -> httpx.AsyncClient:
         timeout = httpx.Timeout(self.target.silence_s, connect=self.target.connect_s, pool=None)
@@ -93,21 +94,34 @@ class Endpoint:
             verify=self._trusted,
         )  # fmt: skip
 
-    def _look_at(self, status: int) -> None:
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[httpx.AsyncClient]:
+        """The client for one request; one that was left is closed with the last request that it has."""
+        client = self._http
+        self._requests[client] += 1
+        try:
+            yield client
+        finally:
+            self._requests[client] -= 1
+            if not self._requests[client]:
+                del self._requests[client]
+                if client is not self._http:
+                    await client.aclose()
+
+    def _look_at(self, status: int, client: httpx.AsyncClient) -> None:
         """Use no connection again after a server's error.
 
         uvicorn, before vLLM and SGLang, closes a connection unsaid when the application raises after its answer: the
         next request on it would be lost, and the check that sent it blamed.
         """
-        if status >= 500:
-            self._left.append(self._http)
+        if status >= 500 and client is self._http:
             self._http = self._client()
 
     async def __aenter__(self) -> Endpoint:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for client in (self._http, *self._left):
+        for client in {self._http, *self._requests}:
             await client.aclose()
 
     def forget(self, keep: int) -> None:
@@ -212,8 +226,11 @@ class Endpoint:
         headers = {"Content-Type": "application/json"}
         started = time.perf_counter()
         try:
-            async with self._http.stream("POST", CHAT, content=sent.encode(), headers=headers) as response:
-                self._look_at(response.status_code)
+            async with (
+                self._connected() as client,
+                client.stream("POST", CHAT, content=sent.encode(), headers=headers) as response,
+            ):
+                self._look_at(response.status_code, client)
                 if response.status_code != 200:
                     text = (await response.aread()).decode(errors="replace")
                     raise Refused(sent, Reply(response.status_code, text, time.perf_counter() - started))
@@ -230,11 +247,12 @@ class Endpoint:
         timeout = httpx.Timeout(silence_s, connect=self.target.connect_s, pool=None)
         started = time.perf_counter()
         try:
-            response = await self._http.request(method, path, content=content, headers=headers, timeout=timeout)
+            async with self._connected() as client:
+                response = await client.request(method, path, content=content, headers=headers, timeout=timeout)
+                self._look_at(response.status_code, client)
         except httpx.HTTPError as error:
             sent = f"{method} {path}" if content is None else content.decode(errors="replace")
             raise self._lost(sent, error, silence_s) from error
-        self._look_at(response.status_code)
         kind = response.headers.get("Content-Type", "")
         return Reply(response.status_code, response.text, time.perf_counter() - started, kind)
 
