@@ -328,8 +328,9 @@ def _environment(deployment: Deployment) -> Iterator[Setting]:
     """Every variable once, as a shell would be told it, with the roles that have it."""
     found: dict[tuple[str, str, Reason], list[str]] = {}
     for role in deployment.roles:
+        filled = places(role)
         for variable in role.command.environment:
-            value = word(variable.value, places(role))
+            value = word(variable.value, filled)
             found.setdefault((variable.name, value, variable.reason), []).append(role.name)
     several = sum(role.name != "router" for role in deployment.roles) > 1
     for (name, value, reason), roles in found.items():
