@@ -52,7 +52,7 @@ class Proxy:
         self.number += 1
         try:
             data = self.change_bytes(data)
-            if self.in_flight > 1:
+            if self.held_s and self.in_flight > 1:
                 await asyncio.sleep(self.held_s)
             return await self.forward(request, data)
         except ConnectionResetError:
@@ -99,7 +99,8 @@ class Proxy:
         return response
 
     async def write(self, response: web.StreamResponse, data: bytes) -> None:
-        await asyncio.sleep(self.piece_s)
+        if self.piece_s:
+            await asyncio.sleep(self.piece_s)
         await response.write(data)
 
     def request(self, body: Body) -> Body:
