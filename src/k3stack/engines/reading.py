@@ -277,7 +277,11 @@ def _named(flag: FlagInfo, value: Any) -> Any:
 
 def _spelled(flag: FlagInfo, value: dict[str, Any], key: str) -> bool:
     text = value.get(key)
-    return isinstance(text, str) and not ((flag.name, key) in _AUTO and text.lower() == "auto")
+    return isinstance(text, str) and not _is_auto(flag, key, text)
+
+
+def _is_auto(flag: FlagInfo, key: str, text: str) -> bool:
+    return (flag.name, key) in _AUTO and text.lower() == "auto"
 
 
 def value_problem(flag: FlagInfo, text: str) -> str:
@@ -311,9 +315,7 @@ def _key_problems(flag: FlagInfo, value: dict[str, Any]) -> Iterator[str]:
         if key not in flag.fields:
             near = difflib.get_close_matches(key, flag.fields, n=1)
             yield f"--{flag.name} has no key {key!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-        elif (flag.name, key) in _AUTO and isinstance(one, str) and one.lower() == "auto":
-            continue
-        elif flag.fields[key] and isinstance(one, str) and one not in flag.fields[key]:
+        elif flag.fields[key] and isinstance(one, str) and one not in flag.fields[key] and not _is_auto(flag, key, one):
             yield f"--{flag.name}: {key} does not take {one!r}"
 
 

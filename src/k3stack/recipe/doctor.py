@@ -14,22 +14,15 @@ from k3stack.engines.releases import Release, latest, release, versions
 from k3stack.engines.rules import Rule, applying, refusals
 from k3stack.errors import NotKnownError
 from k3stack.hardware.table import Gpu
-from k3stack.recipe.choice import CARD, Choice, Parsers, Serving
+from k3stack.recipe.choice import CARD, Parsers
 from k3stack.recipe.copied import TYPOGRAPHIC, Copied, take_apart
 from k3stack.recipe.copied.programs import engine_of_image
 from k3stack.recipe.deployment import WORKER
 from k3stack.recipe.meaning import (
-    features_of,
-    layout_of,
     model_of,
-    number_of,
     parsers_of,
-    role_of,
-    scheme_of,
-    sizes_known,
-    workload_of,
 )
-from k3stack.spec.schemes import Scheme
+from k3stack.recipe.stated import facts_of
 
 __all__ = ["Diagnosis", "Finding", "Weight", "diagnose", "diagnosis_of", "parser_faults", "shell_faults", "text_faults"]
 
@@ -130,7 +123,7 @@ def diagnosis_of(
     assumed += _not_read(copied, values)
     model = model_of(understood, values)
     wanted = Parsers.RAW if copied.launcher and "parser" in " ".join(copied.words) else parsers
-    facts = _facts(copied, values, model, said, gpu) | {"parsers": parsers_of(values, wanted).value}
+    facts = facts_of(copied, values, model, said, gpu) | {"parsers": parsers_of(values, wanted).value}
     broken = list(broken_rules(copied.engine, facts, values, copied.environment))
     if copied.launcher:  # which tells the nodes of each other
         values = {"master-addr": "", "dist-init-addr": "", "node-rank": "", **values}
@@ -215,65 +208,6 @@ def version_of(copied: Copied) -> str | None:
             hint=f"Known: {', '.join(versions(copied.engine))}.",
         )
     return None
-
-
-def _facts(copied: Copied, values: Mapping[str, Any], model: str, version: str, gpu: Gpu | None) -> dict[str, Any]:
-    layout = layout_of(copied.engine, values)
-    scheme = scheme_of(model, values)
-    role = role_of(values, copied.words, copied.place)
-    serving = Serving.UNIFIED if role == "server" else Serving.DISAGGREGATED
-    choice = Choice(
-        engine=copied.engine,
-        version=version,
-        gpu=gpu or _ANY_GPU,
-        scheme=scheme or Scheme.MXFP4,
-        layout=layout,
-        workload=workload_of(copied.engine, values),
-        serving=serving,
-        prefill=layout if serving is Serving.DISAGGREGATED else None,
-        features=features_of(copied.engine, values),
-    )
-    facts = choice.facts(role, layout)
-    dcp = number_of(values, "decode-context-parallel-size" if copied.engine == "vllm" else "dcp-size")
-    facts |= {"dcp": dcp, "tp_mod_dcp": layout.tp % dcp, "dcp_is_tp": dcp == layout.tp}
-    facts["nodes"] = max(number_of(values, "nnodes"), facts["nodes"] if gpu else 1)
-    unsaid = {"goal"}
-    if scheme is None:
-        unsaid.add("scheme")
-    if gpu is None:
-        unsaid |= {"gpu", "vendor", "architecture", "inside_nvlink", "replica_crosses_nodes"}
-    if not sizes_known(copied.engine, values):
-        unsaid |= {"gpus", "strategy", "inside_nvlink", "replica_crosses_nodes", "dcp_is_tp", "tp_mod_dcp"}
-    facts |= _step_facts(values)
-    return {key: value for key, value in facts.items() if key not in unsaid}
-
-
-def _step_facts(values: Mapping[str, Any]) -> dict[str, bool | None]:
-    """Whether a step has room for its requests, as each replica's own flags say; None where they do not."""
-    sequences, batched = number_of(values, "max-num-seqs", 0), number_of(values, "max-num-batched-tokens", 0)
-    if not sequences or not batched:
-        return {"batched_below_sequences": None, "drafts_fill_step": None}
-    draft = values.get("speculative-config")
-    drafted = number_of(draft, "num_speculative_tokens", 0) if isinstance(draft, dict) else 0
-    parallel = isinstance(draft, dict) and draft.get("method") in ("dspark", "dflash")
-    return {
-        "batched_below_sequences": batched < sequences,
-        "drafts_fill_step": parallel and batched <= sequences * (drafted - 1),
-    }
-
-
-_ANY_GPU = Gpu(
-    id="",
-    name="",
-    vendor="nvidia",
-    architecture="",
-    sold_bytes=0,
-    memory_bytes=0,
-    memory_origin="estimated",  # type: ignore[arg-type]
-    gpus_per_node=8,
-    nvlink_gpus=8,
-    source="",
-)
 
 
 def parser_faults(understood: Reading, taken: Release, launcher: str = "") -> Iterator[Finding]:

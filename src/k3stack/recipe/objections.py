@@ -48,11 +48,7 @@ def objections_of(choice: Choice, role: str, plan: Plan) -> Objections:
         return objections_to(plan)
 
     def against(layout: Layout, workload: Workload) -> tuple[Refusal, ...]:
-        tokens = workload.batched_tokens
-        if tokens == plan.workload.batched_tokens:  # which the role's command may say otherwise than the choice
-            tokens = choice.workload.batched_tokens
         changed = choice.at(workload.context, workload.concurrency)
-        changed = replace(changed, workload=replace(changed.workload, batched_tokens=tokens))
         if role == "prefill":
             return _told(replace(changed, prefill=layout))
         return _told(replace(changed, layout=layout, prefill=choice.prefill or choice.layout))

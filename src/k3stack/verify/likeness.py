@@ -19,7 +19,7 @@ import math
 
 from k3stack.verify.answer import Answer, TokenChance
 
-__all__ = ["FAR", "alike", "near_tie", "nearness"]
+__all__ = ["FAR", "alike", "near_tie", "nearness", "same"]
 
 FAR = 0.45
 """A nearness below this is that of answers to different prompts."""
@@ -49,6 +49,11 @@ def _close(mine: TokenChance, theirs: TokenChance) -> bool:
     shared = here.keys() & there.keys()
     near = all(abs(here[token] - there[token]) <= _MOVED for token in shared)
     return len(shared) >= _SHARED and near and mine.token in there and theirs.token in here
+
+
+def same(one: Answer, other: Answer) -> bool:
+    """Equal, or apart by a near tie."""
+    return one.meaning == other.meaning or alike(one, other)
 
 
 def nearness(one: Answer, other: Answer) -> float:

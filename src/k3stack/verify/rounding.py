@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from k3stack.verify.answer import Answer
-from k3stack.verify.likeness import FAR, alike, nearness
+from k3stack.verify.likeness import FAR, nearness, same
 from k3stack.verify.session import Session
 
-__all__ = ["Strayed", "explained_by_copies", "same"]
+__all__ = ["Strayed", "explained_by_copies"]
 
 _LOOKED_AT = 4
 
@@ -27,11 +27,6 @@ class Strayed:
     body: dict[str, Any]
     alone: Answer
     got: Answer
-
-
-def same(one: Answer, other: Answer) -> bool:
-    """Equal, or apart by a near tie."""
-    return one.meaning == other.meaning or alike(one, other)
 
 
 async def explained_by_copies(session: Session, strayed: Sequence[Strayed], at_once: int) -> bool:

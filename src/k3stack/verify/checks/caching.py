@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from k3stack.verify.answer import Answer
-from k3stack.verify.likeness import FAR, nearness
+from k3stack.verify.likeness import FAR, nearness, same
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level, Plot, Series
-from k3stack.verify.rounding import same
 from k3stack.verify.session import Session
 from k3stack.verify.statistics import median
 from k3stack.verify.texts import document

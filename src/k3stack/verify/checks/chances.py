@@ -6,7 +6,7 @@ import math
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import Refused
-from k3stack.verify.likeness import alike
+from k3stack.verify.likeness import same
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Figure, Level
 from k3stack.verify.session import Session
@@ -86,14 +86,14 @@ async def repeat(session: Session) -> Verdict:
     tokens = 24 if session.untrained else 96
     body = session.body(prompt, tokens, max_tokens=tokens)
     answers = [(await session.telling(body))[1] for _ in range(_REPEATS)]
-    same = sum(answer.meaning == answers[0].meaning for answer in answers)
+    equal = sum(answer.meaning == answers[0].meaning for answer in answers)
     if session.untrained and not answers[0].text:
         return not_applicable("the random model's tokens give no text: empty answers prove nothing")
-    figures = [Figure("equal to the first, of 5", same, ""), Figure("share", 100 * ratio(same, _REPEATS), "%")]
-    if same == _REPEATS:
+    figures = [Figure("equal to the first, of 5", equal, ""), Figure("share", 100 * ratio(equal, _REPEATS), "%")]
+    if equal == _REPEATS:
         return passed("five equal answers", figures=figures)
     odd = next(answer for answer in answers if answer.meaning != answers[0].meaning)
     evidence = (odd.exchange("another answer"), answers[0].exchange("the first answer"))
-    if session.untrained and not all(alike(answers[0], one) for one in answers if one.meaning != answers[0].meaning):
-        return failed(f"only {same} of {_REPEATS} answers are equal", *evidence, figures=figures)
-    return warned(f"{same} of {_REPEATS} answers are equal to the first", *evidence, figures=figures)
+    if session.untrained and not all(same(answers[0], one) for one in answers):
+        return failed(f"only {equal} of {_REPEATS} answers are equal", *evidence, figures=figures)
+    return warned(f"{equal} of {_REPEATS} answers are equal to the first", *evidence, figures=figures)

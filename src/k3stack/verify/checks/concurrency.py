@@ -13,9 +13,10 @@ from typing import Any
 
 from k3stack.verify.answer import Answer
 from k3stack.verify.endpoint import TOO_MANY, Refused
+from k3stack.verify.likeness import same
 from k3stack.verify.registry import Verdict, check, failed, not_applicable, passed, warned
 from k3stack.verify.report import Exchange, Figure, Level
-from k3stack.verify.rounding import Strayed, explained_by_copies, same
+from k3stack.verify.rounding import Strayed, explained_by_copies
 from k3stack.verify.session import Session
 from k3stack.verify.statistics import ratio
 from k3stack.verify.texts import document
