@@ -61,10 +61,11 @@ def misbehave(how: str) -> None:
         case "full":
             raise OSError(28, "No space left on device", "/cache/x")
         case "losecore" | "losecore-echo" | "losecore-code":
+            time.sleep(2)  # who follows has begun to look by then
             core = subprocess.Popen(
                 ["VLLM::EngineCore", "-c", "import time; time.sleep(600)"], executable=sys.executable
             )
-            time.sleep(2.5)
+            time.sleep(1)
             core.kill()
             say(f"core killed at {time.time()}")
             core.wait()

@@ -45,7 +45,7 @@ class Launched:
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._owner: Identity | None = None
         self._found: tuple[int, ...] = ()
-        self._looked = 0.0
+        self._look_again = 0.0
         self._rest = b""
         # Made before the supervisor: whatever interrupts us after this, closing the leash ends everything.
         self._leash_end, self._leash = os.pipe()
@@ -99,10 +99,12 @@ class Launched:
         return self._owner
 
     def processes(self) -> tuple[int, ...]:
-        """Every process of the engine, as of half a second ago at most."""
+        """Every process of the engine, as of a fifth of a second ago; of longer ago where looking itself takes long."""
         now = time.monotonic()
-        if now - self._looked > 0.5:
-            self._found, self._looked = self._look(), now
+        if now >= self._look_again:
+            self._found = self._look()
+            done = time.monotonic()
+            self._look_again = done + max(0.2, 5 * (done - now))
         return self._found
 
     def _look(self) -> tuple[int, ...]:

@@ -19,8 +19,6 @@ __all__ = ["Lost", "Parts"]
 _VITAL = re.compile(r"^(?:VLLM::(?:EngineCore|Worker)|sglang::(?:scheduler|data_parallel_controller|detokenizer))")
 """As vLLM 0.27.1 to 0.33.0 and SGLang 0.5.18 to 0.5.23 title them."""
 
-_LOOK_S = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -46,20 +44,16 @@ class Parts:
     launched: Launched
     lost: Lost | None = None
     _known: dict[Identity, str] = field(default_factory=dict)
-    _looked: float = 0.0
 
     def look(self) -> None:
-        """Learn new ones once a second; see at every look whether a known one is gone."""
+        """See whether a known one is gone, and learn new ones: one can die in the second in which it began."""
         if self.lost is not None:
             return
-        now = time.monotonic()
         for one, title in self._known.items():
             if not alive(one):
-                self.lost = Lost(one.pid, title, now)
+                self.lost = Lost(one.pid, title, time.monotonic())
                 return
-        if now - self._looked >= _LOOK_S:
-            self._looked = now
-            for pid in self.launched.processes():
-                who, said = identity_of(pid), title_of(pid)
-                if who is not None and said is not None and _VITAL.match(said):
-                    self._known[who] = said.split()[0]
+        for pid in self.launched.processes():
+            who, said = identity_of(pid), title_of(pid)
+            if who is not None and said is not None and _VITAL.match(said):
+                self._known[who] = said.split()[0]
