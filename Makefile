@@ -4,6 +4,9 @@ UV_VERSION := 0.13.9
 # Optional parts to install, for example: make test EXTRAS="--extra gpu"
 EXTRAS ?=
 
+# Engines and our own processes are started some hundred times: without bytecode each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 UV := .tools/bin/uv
 K3 := .venv/bin/k3
 
