@@ -1,8 +1,8 @@
 """Runs in SGLang's Python: resolve and validate commands as a launch on a given GPU would, without one.
 
-Reads a JSON list of {"sm", "words", "variables"}; writes a list of {"error", "found"}: error null where a command is
-taken, found the kernels that SGLang settled on. SGLang has a switch of its own for what the machine is, so all of its
-checks for K3 run as they do on the GPU.
+Reads, a line at a time, JSON lists of {"sm", "words", "variables"}; writes a line for each, a list of {"error",
+"found"}: error null where a command is taken, found the kernels that SGLang settled on. SGLang has a switch of its own
+for what the machine is, so all of its checks for K3 run as they do on the GPU.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import sys
 def main() -> None:
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        answers = [_resolve(**case) for case in json.load(sys.stdin)]
-    json.dump(answers, out)
+        for line in sys.stdin:
+            print(json.dumps([_resolve(**case) for case in json.loads(line)]), file=out, flush=True)
 
 
 def _resolve(sm: int, words: list[str], variables: dict[str, str]) -> dict[str, object]:

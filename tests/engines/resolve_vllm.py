@@ -1,13 +1,14 @@
 """Runs in vLLM's Python: every check that vLLM makes of a command before it touches a GPU, as on a given GPU.
 
-Reads a JSON list of {"gpu", "words", "variables"} with gpu = {"capability": [10, 3], "memory_bytes", "multiprocessors",
-"per_node", "name"}; a case may have "layers": true to ask for what the other layers would take (vLLM 0.33.0).
-Writes a list of {"error", "found"}: error null where the command is taken, else found is empty.
+Reads, a line at a time, JSON lists of {"gpu", "words", "variables"} with gpu = {"capability": [10, 3], "memory_bytes",
+"multiprocessors", "per_node", "name"}; a case may have "layers": true to ask for what the other layers would take (vLLM
+0.33.0). Writes, a line for each, lists of {"error", "found"}: error null where the command is taken, else found is
+empty.
 
 What is stood in for is what a machine would report: capability, memory, number and name of its GPUs. Then the real path
 of `vllm serve` runs: parse, its own checks, AsyncEngineArgs, create_engine_config (model, cache, parallel, scheduler,
 speculative, compilation, K3's own), and what K3's layers ask for when they are made: a kernel for MLA decode, one for
-MLA prefill, one for the experts with SiTU. All cases of a run have the same capability: vLLM remembers it.
+MLA prefill, one for the experts with SiTU. All cases of a process have the same capability: vLLM remembers it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,23 @@ import torch  # type: ignore[import-not-found, unused-ignore]
 def main() -> None:
     out = sys.stdout
     with contextlib.redirect_stdout(sys.stderr):
-        cases = json.load(sys.stdin)
-        state(cases[0]["gpu"])
-        answers = [resolve(case["words"], case["variables"], case.get("layers", False)) for case in cases]
-    json.dump(answers, out)
+        for line in sys.stdin:
+            cases = json.loads(line)
+            if not GPU:
+                GPU.update(cases[0]["gpu"])
+                state(GPU)
+            assert GPU["capability"] == cases[0]["gpu"]["capability"]
+            GPU.update(cases[0]["gpu"])
+            answers = [resolve(case["words"], case["variables"], case.get("layers", False)) for case in cases]
+            print(json.dumps(answers), file=out, flush=True)
+
+
+GPU: dict[str, Any] = {}
+"""The GPU that is stated now."""
 
 
 def state(gpu: dict[str, Any]) -> None:
-    """Let vLLM find this GPU."""
+    """Let vLLM find this GPU, as the mapping says it is at any later time."""
     _let_arrays_be_subscripted()
     import vllm.platforms
     from vllm.platforms.cuda import NonNvmlCudaPlatform

@@ -3,19 +3,10 @@
 import pytest
 
 from k3stack.engines.pairs import pair_rules
-from k3stack.hardware.table import gpu
-from k3stack.recipe.asking import engine_variables, engine_words
-from k3stack.recipe.build import build
-from k3stack.recipe.choice import Serving
 from k3stack.recipe.pairing import Said, disagreements
-from k3stack.recipe.wanted import Wanted, fitting
-from tests.engines.test_validation_vllm import folders
-from tests.engines.validate_vllm import Folders, resolved
 from tests.engines.venvs import answer_of
 
 pytestmark = pytest.mark.engines
-
-__all__ = ["folders"]  # a fixture
 
 SIZES = [(one, other) for one in (1, 2, 4, 8, 16) for other in (1, 2, 4, 8, 12, 16)]
 
@@ -60,12 +51,3 @@ def test_sglang_refuses_the_pairs_that_we_name() -> None:
             said = told("sglang", {**tp, flag: str(here)}, {**tp, flag: str(there)})
             assert (rule not in said) is yes, (name, here, there)
     assert {rule.id for rule in pair_rules("sglang")} >= {"sglang-pair-dcp", "sglang-pair-stages"}
-
-
-def test_both_sides_with_a_spread_cache_pass_vllms_validation(folders: Folders) -> None:
-    """Prefill with the decode-context-parallel size of decode, which no published command has to be copied from."""
-    made = build(fitting(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, tp=8, dcp=8)).choice)
-    sides = [role for role in made.roles if role.name != "router"]
-    assert {role.command.flag("decode-context-parallel-size") for role in sides} == {8}
-    asked = [(engine_words(role), engine_variables(role)) for role in sides]
-    assert [answer["error"] for answer in resolved(folders, "b300", asked)] == [None] * 2

@@ -16,7 +16,7 @@ from k3stack.spec.declare import declare
 from k3stack.spec.published import kimi_k3, kimi_k3_config
 from k3stack.spec.schemes import Scheme
 from tests.engines.test_commands import sample
-from tests.engines.venvs import answer_of
+from tests.engines.venvs import engine_python, resident
 
 pytestmark = pytest.mark.engines
 
@@ -43,7 +43,8 @@ def config_folders(home: Path) -> dict[Scheme, Path]:
 
 def resolved(cases: list[dict[str, object]]) -> list[dict[str, Any]]:
     """What SGLang says about commands: the error, or the kernels it settled on."""
-    answers: list[dict[str, Any]] = answer_of("sglang", VERSION, "resolve_sglang.py", cases, timeout_s=900)
+    asked = resident(engine_python("sglang", VERSION), "resolve_sglang.py", {}, "any GPU")
+    answers: list[dict[str, Any]] = asked.ask(cases, timeout_s=900)
     return answers
 
 

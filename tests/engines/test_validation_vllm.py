@@ -12,8 +12,10 @@ from k3stack.engines.releases import release
 from k3stack.hardware.table import gpu
 from k3stack.plan.layout import Layout
 from k3stack.recipe.asking import engine_variables, engine_words
-from k3stack.recipe.choice import Choice, refused
+from k3stack.recipe.build import build
+from k3stack.recipe.choice import Choice, Serving, refused
 from k3stack.recipe.deployment import Deployment, Role
+from k3stack.recipe.wanted import Wanted, fitting
 from tests.engines.test_commands import sample
 from tests.engines.validate_vllm import DRAFT, FOLDERS, NOT_HERE, VERSION, Folders, resolved
 
@@ -57,7 +59,7 @@ def validated(folders: Folders) -> list[tuple[Case, dict[str, Any]]]:
     for vendor, count in Counter(case.made.vendor for case in cases if case.made.vendor in NOT_HERE).items():
         print(f"not through full validation: {count} for {vendor}: {NOT_HERE[vendor]}")
     found: list[tuple[Case, dict[str, Any]]] = []
-    for hardware in sorted({case.made.gpu for case in here}):
+    for hardware in sorted({case.made.gpu for case in here}, key=lambda name: gpu(name).architecture):
         group = [case for case in here if case.made.gpu == hardware]
         asked = [(engine_words(case.role, case.rank), engine_variables(case.role, case.rank)) for case in group]
         found += zip(group, resolved(folders, hardware, asked), strict=True)
@@ -188,3 +190,12 @@ def test_a_replica_over_several_nodes_is_taken_only_where_nodes_are_told(folders
     nodes = f"{words} --nnodes 8 --node-rank 0 --master-addr 10.0.0.1"
     alone, told = resolved(folders, "gb300", [(words.split(), {}), (nodes.split(), {})])
     assert "World size (8) is larger" in alone["error"] and told["error"] is None
+
+
+def test_both_sides_with_a_spread_cache_pass_vllms_validation(folders: Folders) -> None:
+    """Prefill with the decode-context-parallel size of decode, which no published command has to be copied from."""
+    made = build(fitting(Wanted(gpu("b300"), serving=Serving.DISAGGREGATED, tp=8, dcp=8)).choice)
+    sides = [role for role in made.roles if role.name != "router"]
+    assert {role.command.flag("decode-context-parallel-size") for role in sides} == {8}
+    asked = [(engine_words(role), engine_variables(role)) for role in sides]
+    assert [answer["error"] for answer in resolved(folders, "b300", asked)] == [None] * 2

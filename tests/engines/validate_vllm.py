@@ -13,7 +13,7 @@ from k3stack.hardware.table import gpu
 from k3stack.spec.schemes import Scheme
 from tests.engines.k3_folder import draft_folder, k3_folder
 from tests.engines.stub_driver import stub_driver
-from tests.engines.venvs import answer_of
+from tests.engines.venvs import engine_python, resident
 
 __all__ = ["DRAFT", "FOLDERS", "NOT_HERE", "VERSION", "Folders", "resolved"]
 
@@ -55,7 +55,7 @@ def resolved(
     layers: bool = False,
     python: str | None = None,
 ) -> list[dict[str, Any]]:
-    """What vLLM says about commands as if on this hardware; one process, since it remembers the capability.
+    """What vLLM says about commands as if on this hardware; one process for each capability, which it remembers.
 
     Args:
         layers: whether to ask for the kernels of KDA, pictures, draft and block FP8 too (0.33.0).
@@ -78,5 +78,7 @@ def resolved(
         "CUDA_VISIBLE_DEVICES": "",  # vLLM then takes Triton for usable although no driver is active yet
         "HF_HUB_OFFLINE": "1",
     }
-    answers: list[dict[str, Any]] = answer_of("vllm", version, "resolve_vllm.py", cases, 3_000, environment, python)
+    inside = Path(python) if python else engine_python("vllm", version)
+    asked_of = resident(inside, "resolve_vllm.py", environment, kind.architecture)
+    answers: list[dict[str, Any]] = asked_of.ask(cases, 3_000)
     return answers

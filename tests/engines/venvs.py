@@ -6,17 +6,21 @@ are told apart by engine and release: `.engines/vllm-0.33.0`. Removing the folde
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXTRA", "answer_of", "engine_python"]
+__all__ = ["EXTRA", "Resident", "answer_of", "engine_python", "resident"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,16 +62,14 @@ def answer_of(
     given: Any,
     timeout_s: float,
     environment: Mapping[str, str] | None = None,
-    python: str | None = None,
 ) -> Any:
     """What a script beside this file answers in the environment of an engine: JSON in on stdin, JSON out on stdout.
 
     Args:
         environment: variables over those of this process.
-        python: of an environment that is there already, in place of the one made for this release.
     """
     ran = subprocess.run(
-        [python or str(engine_python(engine, release)), str(Path(__file__).with_name(script))],
+        [str(engine_python(engine, release)), str(Path(__file__).with_name(script))],
         input=json.dumps(given),
         capture_output=True,
         text=True,
@@ -77,6 +79,67 @@ def answer_of(
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     return json.loads(ran.stdout)
+
+
+class Resident:
+    """A script of an engine's environment that goes on answering: importing an engine takes longer than most questions.
+
+    The script answers a line of JSON on stdin with a line of JSON on stdout until stdin ends.
+    """
+
+    def __init__(self, python: Path, script: str, environment: Mapping[str, str]) -> None:
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
+        self._process = subprocess.Popen(
+            [str(python), str(Path(__file__).with_name(script))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            env={**os.environ, **environment},
+        )
+
+    def ask(self, given: Any, timeout_s: float) -> Any:
+        """One answer; what the script said on stderr is the error where it gives none."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        late = threading.Timer(timeout_s, self._process.kill)
+        late.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(given) + "\n")
+                self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        finally:
+            late.cancel()
+        self._said.seek(0)
+        assert line, f"no answer within {timeout_s:.0f} s: {self._said.read()[-3000:]}"
+        return json.loads(line)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+
+_RESIDENTS: dict[tuple[object, ...], Resident] = {}
+_MOST_RESIDENTS = 5
+"""A vLLM that has imported all of itself holds about a gigabyte."""
+
+
+def resident(python: Path, script: str, environment: Mapping[str, str], name: str) -> Resident:
+    """The resident of this name, started on first use; the one used longest ago ends when there are too many."""
+    key = (python, script, tuple(sorted(environment.items())), name)
+    found = _RESIDENTS.pop(key, None) or Resident(python, script, environment)
+    _RESIDENTS[key] = found
+    while len(_RESIDENTS) > _MOST_RESIDENTS:
+        _RESIDENTS.pop(next(iter(_RESIDENTS))).end()
+    return found
+
+
+@atexit.register
+def _end_residents() -> None:
+    for one in _RESIDENTS.values():
+        one.end()
+    _RESIDENTS.clear()
 
 
 def _installed(python: Path, engine: str) -> str | None:
