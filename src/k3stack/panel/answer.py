@@ -19,18 +19,16 @@ from k3stack.panel.follow import against
 from k3stack.panel.lines import Part, marked
 from k3stack.panel.rows import Row, rows, selection
 from k3stack.panel.sources import address
-from k3stack.plan import changes
+from k3stack.plan import plan as planned
 from k3stack.plan.assess import Capacity
 from k3stack.plan.ledger import Line
 from k3stack.plan.plan import Plan, Verdict
-from k3stack.plan.reserves import Reserves
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
 from k3stack.recipe.client import client_snippets
 from k3stack.recipe.deployment import Deployment, Reason
 from k3stack.recipe.fit import Fit, RoleFit, fit
-from k3stack.recipe.objections import objections_of
 from k3stack.recipe.render import Form, render
 from k3stack.recipe.render.words import places, word
 from k3stack.values import Origin, dump
@@ -195,20 +193,12 @@ def answer(choice: Choice, form: Form) -> Answer:
     """
     for refusal in against(choice):
         raise NotKnownError(refusal.reason.why.rstrip("."), where=refusal.reason.rule, hint=refusal.fix)
-    reserves = saved(choice.engine, choice.gpu.id)
-    found = fit(choice, reserves=reserves)
-    return describe(choice, found, build(found.choice), form, rows(choice), reserves)
+    found = fit(choice, reserves=saved(choice.engine, choice.gpu.id))
+    return describe(choice, found, build(found.choice), form, rows(choice))
 
 
-def describe(
-    choice: Choice,
-    found: Fit,
-    deployment: Deployment,
-    form: Form,
-    shown: tuple[Row, ...],
-    reserves: Reserves | None = None,
-) -> Answer:
-    """The answer, from its pieces; `reserves` are those that the planner was asked with."""
+def describe(choice: Choice, found: Fit, deployment: Deployment, form: Form, shown: tuple[Row, ...]) -> Answer:
+    """The answer, from its pieces."""
     engines = [role for role in deployment.roles if role.name != "router"]
     answering = engines[-1].command  # a prefill role of vLLM has no parsers: it answers nobody
     parsers = [flag for flag in answering.flags if flag.name in ("tool-call-parser", "reasoning-parser")]
@@ -220,7 +210,7 @@ def describe(
         nodes=sum(role.nodes for role in engines),
         verdict=_worst(found),
         rows=shown,
-        memory=tuple(_memory(found.choice, one, reserves) for one in found.roles),
+        memory=tuple(_memory(one) for one in found.roles),
         unknown=found.unknown,
         written=written(deployment, form) if found.yes else None,
         forms=_forms(choice.gpu.id, deployment),
@@ -236,9 +226,9 @@ def describe(
     )
 
 
-def remembered(found: Fit, reserves: Reserves | None) -> dict[str, Any]:
+def remembered(found: Fit) -> dict[str, Any]:
     """What of an answer comes from the planner, as JSON."""
-    memory = [dump(_memory(found.choice, one, reserves)) for one in found.roles]
+    memory = [dump(_memory(one)) for one in found.roles]
     return {"verdict": _worst(found), "memory": memory, "unknown": list(found.unknown)}
 
 
@@ -253,7 +243,7 @@ def why(reason: Reason) -> Why:
     return Why(reason.rule, reason.why, reason.source, reason.date, address(reason.source))
 
 
-def _memory(choice: Choice, of: RoleFit, reserves: Reserves | None) -> Memory:
+def _memory(of: RoleFit) -> Memory:
     plan = of.plan
     return Memory(
         role=of.role,
@@ -268,16 +258,14 @@ def _memory(choice: Choice, of: RoleFit, reserves: Reserves | None) -> Memory:
         items=tuple(_item(line) for line in plan.ledger.lines),
         capacity=plan.capacity,
         would_fit=plan.would_fit,
-        ways=tuple(_way(plan, way) for way in changes.ways(plan, reserves, objections_of(choice, of.role, plan)))
-        if plan.would_fit
-        else (),
+        ways=tuple(_way(plan, way) for way in plan.ways),
         replicas=plan.layout.dp,
         notes=plan.notes,
         command=plan_words(plan),
     )
 
 
-def _way(plan: Plan, way: changes.Way) -> Way:
+def _way(plan: Plan, way: planned.Way) -> Way:
     asked, found = plan.workload, way.workload
 
     def changed(name: str) -> Any:

@@ -133,7 +133,7 @@ class _Shard:
                 found = self._fit(choice.at(context, concurrency))
                 ratio = found.choice.workload.state_ratio
                 variants.add((context > LONG, ratio is not None))
-                planned = remembered(found, self._saved(choice))
+                planned = remembered(found)
                 line.append({**planned, "fits": found.yes, "ratio": None if ratio is None else str(ratio)})
             cells.append(line)
         return self.pool.add(pooled(compact(cells), self.pool.add)), frozenset(variants)

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from k3stack.hardware.table import Gpu
 from k3stack.plan.assess import Job, left_bytes
 from k3stack.plan.layout import Layout, Workload
-from k3stack.plan.plan import Plan, Verdict
+from k3stack.plan.plan import Plan, Verdict, Way
 from k3stack.plan.releases import Release, release
 from k3stack.plan.reserves import Reserves
 from k3stack.plan.rules import Objections, beyond, no_objections, refusals
 from k3stack.plan.same import Same
 
-__all__ = ["Way", "ways", "would_fit"]
+__all__ = ["in_words", "ways"]
 
 _GPU_COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _TENSOR_SIZES = (32, 16, 8, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A layout and a workload that fit, near to what was asked."""
-
-    layout: Layout
-    workload: Workload
-
-
-def would_fit(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> Iterator[str]:
-    """The ways that would fit, each in words."""
-    for way in ways(plan, reserves, objections):
-        place = f" ({way.layout.describe()})" if way.layout != plan.layout else ""
-        how = f"with {_difference(plan.workload, way.workload)}" if way.workload != plan.workload else "as asked"
-        yield f"{way.layout.gpus} x {plan.gpu.name}{place} {how}"
+def in_words(plan: Plan, way: Way) -> str:
+    """A way that would fit, as it differs from what was asked."""
+    place = f" ({way.layout.describe()})" if way.layout != plan.layout else ""
+    how = f"with {_difference(plan.workload, way.workload)}" if way.workload != plan.workload else "as asked"
+    return f"{way.layout.gpus} x {plan.gpu.name}{place} {how}"
 
 
 def ways(plan: Plan, reserves: Reserves | None = None, objections: Objections = no_objections) -> Iterator[Way]:

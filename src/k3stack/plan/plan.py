@@ -18,7 +18,7 @@ from k3stack.spec.model import ModelSpec
 from k3stack.spec.schemes import Scheme
 from k3stack.values import format_bytes
 
-__all__ = ["TIGHT_SHARE", "Plan", "Verdict", "explained", "make_plan"]
+__all__ = ["TIGHT_SHARE", "Plan", "Verdict", "Way", "explained", "make_plan"]
 
 TIGHT_SHARE = 0.02
 """Below this share of a GPU's memory left, a plan is called tight."""
@@ -34,6 +34,14 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """A layout and a workload that fit, near to what was asked."""
+
+    layout: Layout
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A model, a machine, a layout, a workload, and the answer.
 
@@ -44,11 +52,12 @@ class Plan:
         left_bytes: budget less the ledger; negative is what is missing. With SGLang's ratio set by hand, what is left
             in the tighter of its two pools.
         reason: the verdict in a sentence.
-        would_fit: the smallest changes that would, when it does not fit.
+        would_fit: the smallest changes that would, when it does not fit, each in words.
         release: the engine release whose arithmetic was used.
         notes: what else the reader should know.
         routes: other ways to K3, when it does not fit.
         objections: what else is against this layout, where that was asked; the verdict is on memory.
+        ways: what `would_fit` says, as it would be asked.
     """
 
     model: str
@@ -69,6 +78,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
     objections: tuple[Refusal, ...] = ()
+    ways: tuple[Way, ...] = ()
 
     @property
     def yes(self) -> bool:
@@ -108,10 +118,11 @@ def explained(plan: Plan, reserves: Reserves | None = None, objections: Objectio
     plan = replace(plan, objections=objections(plan.layout, plan.workload))
     if plan.yes:
         return plan
-    from k3stack.plan.changes import would_fit
+    from k3stack.plan.changes import in_words, ways
 
-    ways = routes(plan.gpu.memory_bytes * plan.layout.gpus, ram_bytes=0, disk_bytes=0)
-    return replace(plan, would_fit=tuple(would_fit(plan, reserves, objections)), routes=ways)
+    found = tuple(ways(plan, reserves, objections))
+    others = routes(plan.gpu.memory_bytes * plan.layout.gpus, ram_bytes=0, disk_bytes=0)
+    return replace(plan, would_fit=tuple(in_words(plan, way) for way in found), ways=found, routes=others)
 
 
 def check(spec: ModelSpec, layout: Layout, workload: Workload) -> None:
