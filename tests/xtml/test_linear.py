@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -38,6 +40,14 @@ HURTING = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def no_collector() -> Iterator[None]:
+    """The collector visits what other tests left, more often the more is made: that is no time of the parser."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def seconds(name: str, repeats: int) -> float:
     before, again, last = HURTING[name]
     parser = Parser("think", tools=["f"])
@@ -52,7 +62,7 @@ def seconds(name: str, repeats: int) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HURTING)
-def test_four_times_the_pieces_take_about_four_times_as_long(name: str) -> None:
-    few, many = 8_000, 32_000
+def test_eight_times_the_pieces_take_about_eight_times_as_long(name: str) -> None:
+    few, many = 4_000, 32_000
     ratios = (min(seconds(name, many) for _ in range(2)) / min(seconds(name, few) for _ in range(3)) for _ in range(4))
-    assert any(ratio < 9 for ratio in ratios), "4 if linear, 16 if quadratic, and more now and then on a busy machine"
+    assert any(ratio < 24 for ratio in ratios), "8 if linear, 64 if quadratic, and more now and then on a busy machine"
