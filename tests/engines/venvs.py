@@ -121,18 +121,17 @@ class Resident:
 
 
 _RESIDENTS: dict[tuple[object, ...], Resident] = {}
-_MOST_RESIDENTS = 5
-"""A vLLM that has imported all of itself holds about a gigabyte."""
+"""Those of one engine's environment at a time: each holds a gigabyte."""
 
 
 def resident(python: Path, script: str, environment: Mapping[str, str], name: str) -> Resident:
-    """The resident of this name, started on first use; the one used longest ago ends when there are too many."""
+    """The resident of this name, started on first use; those of any other environment end."""
+    for key in [key for key in _RESIDENTS if key[0] != python]:
+        _RESIDENTS.pop(key).end()
     key = (python, script, tuple(sorted(environment.items())), name)
-    found = _RESIDENTS.pop(key, None) or Resident(python, script, environment)
-    _RESIDENTS[key] = found
-    while len(_RESIDENTS) > _MOST_RESIDENTS:
-        _RESIDENTS.pop(next(iter(_RESIDENTS))).end()
-    return found
+    if key not in _RESIDENTS:
+        _RESIDENTS[key] = Resident(python, script, environment)
+    return _RESIDENTS[key]
 
 
 @atexit.register
