@@ -50,7 +50,7 @@ test-engines: setup
 
 # The same for every other vLLM release that the patches know.
 test-releases: setup
-	.venv/bin/pytest -m "engines and slow" tests/engines
+	.venv/bin/pytest -n 2 --dist loadgroup -m "engines and slow" tests/engines
 
 docs: setup
 	.venv/bin/python docs/draw_house.py

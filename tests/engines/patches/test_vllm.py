@@ -27,7 +27,9 @@ CHOSEN = os.environ.get("K3_VLLM_RELEASES", "").split()
 TESTED = [release for release in RELEASES if release != "0.27.0" and (not CHOSEN or release in CHOSEN)]
 """0.27.0 differs from 0.27.1 in nothing that a patch touches; its wheel is not installed."""
 
-EVERY = [pytest.param(r, marks=[] if r in QUICK else [pytest.mark.slow]) for r in TESTED]
+EVERY = [
+    pytest.param(r, marks=[pytest.mark.xdist_group(r), *([] if r in QUICK else [pytest.mark.slow])]) for r in TESTED
+]
 MODEL = "import vllm.models.kimi_k3.nvidia.model"
 DEGREES = ["1", "2", "4", "8", "16"]
 
