@@ -181,23 +181,21 @@ def rules(engine: str) -> tuple[Rule, ...]:
 
 def applying(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that shape a command for these facts, in file order."""
-    return _about(engine, Kind.SHAPES, frozenset(facts.items()))
+    return _about(engine, Kind.SHAPES, facts)
 
 
 def refusals(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The rules that do not allow this selection."""
-    return _about(engine, Kind.REFUSES, frozenset(facts.items()))
+    return _about(engine, Kind.REFUSES, facts)
 
 
 def checks(engine: str, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
     """The checks of a finished command that concern these facts."""
-    return _about(engine, Kind.CHECKS, frozenset(facts.items()))
+    return _about(engine, Kind.CHECKS, facts)
 
 
-@lru_cache(maxsize=16_384)  # planner and page ask about the same facts hundreds of times
-def _about(engine: str, kind: Kind, facts: frozenset[tuple[str, Any]]) -> tuple[Rule, ...]:
-    known = dict(facts)
-    return tuple(rule for rule in _of_kind(engine, kind) if rule.applies(known))
+def _about(engine: str, kind: Kind, facts: Mapping[str, Any]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in _of_kind(engine, kind) if rule.applies(facts))
 
 
 @lru_cache(maxsize=16)
