@@ -27,18 +27,19 @@ __all__ = ["build", "captured", "places", "problems", "unchecked"]
 _NAME = Reason("served-name", "The model's name in the API, short and without the publisher.", "k3stack", "2026-11-29")
 
 
-def build(wanted: Plan | Choice, served_name: str | None = None) -> Deployment:
+def build(wanted: Plan | Choice, served_name: str | None = None, refuse: bool = True) -> Deployment:
     """The deployment of a plan or of a choice.
 
     Args:
         served_name: the model's name in the API; by default the last part of the model's name, in lower case.
+        refuse: whether to ask first if the choice is allowed; not for a template, whose numbers nobody chose.
 
     Raises:
         K3Error: the plan does not fit.
         NotKnownError: the choice is not allowed, with the reason, or is one that no release's parser takes.
     """
     choice = _of_plan(wanted) if isinstance(wanted, Plan) else wanted
-    deployment = unchecked(choice, served_name)
+    deployment = unchecked(choice, served_name) if refuse else _deployment(choice, served_name)
     for problem in problems(deployment, choice):
         raise NotKnownError(
             problem, where=f"{choice.engine} {choice.version}", hint="Report this: a rule needs mending."
