@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["EXTRA", "Resident", "answer_of", "engine_python", "resident"]
+__all__ = ["EXTRA", "answer_of", "engine_python", "resident"]
 
 ROOT = Path(__file__).parents[2]
 

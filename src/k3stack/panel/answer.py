@@ -19,10 +19,10 @@ from k3stack.panel.follow import against
 from k3stack.panel.lines import Part, marked
 from k3stack.panel.rows import Row, rows, selection
 from k3stack.panel.sources import address
-from k3stack.plan import plan as planned
 from k3stack.plan.assess import Capacity
 from k3stack.plan.ledger import Line
 from k3stack.plan.plan import Plan, Verdict
+from k3stack.plan.plan import Way as PlannedWay
 from k3stack.plan.site import saved
 from k3stack.recipe.build import build
 from k3stack.recipe.choice import Choice
@@ -265,7 +265,7 @@ def _memory(of: RoleFit) -> Memory:
     )
 
 
-def _way(plan: Plan, way: planned.Way) -> Way:
+def _way(plan: Plan, way: PlannedWay) -> Way:
     asked, found = plan.workload, way.workload
 
     def changed(name: str) -> Any:
